@@ -1,0 +1,126 @@
+"""The `fleetctl` command: finds the asked-for command, imports only that one, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fleetctl.cli.context import App
+from fleetctl.clock import SystemClock
+from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError
+from fleetctl.version import VERSION
+
+_INTERNAL_EXIT_CODE = 70  # sysexits.h, EX_SOFTWARE: our own fault
+
+# name -> (module with a click command named `command`, help line): `--help` imports none of them
+_COMMANDS = {
+    "submit": ("fleetctl.cli.submit", "Submit a run, exactly once."),
+    "ls": ("fleetctl.cli.ls", "List runs and where they are."),
+    "show": ("fleetctl.cli.show", "Everything about one run."),
+    "logs": ("fleetctl.cli.logs", "Print or follow what a run prints."),
+    "wait": ("fleetctl.cli.wait", "Wait for the end of a run."),
+    "why": ("fleetctl.cli.why", "Why a run is not running, in words."),
+    "cancel": ("fleetctl.cli.cancel", "Cancel a run."),
+    "resolve": ("fleetctl.cli.resolve", "Find out what became of a submission without answer."),
+    "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
+    "sandbox": ("fleetctl.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
+    "schema": ("fleetctl.cli.schema", "The JSON Schema of train.yaml."),
+    "completion": ("fleetctl.cli.completion", "Tab completion for your shell."),
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are called. Click knows no other way than to subclass."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, message="fleetctl %(version)s")
+@click.option("--runs", "runs_root", type=click.Path(path_type=Path), help="Folder of all runs [env FLEETCTL_RUNS].")
+@click.option("--debug", is_flag=True, help="Show tracebacks and every call to Slurm.")
+@click.pass_context
+def cli(ctx: click.Context, runs_root: Path | None, debug: bool) -> None:
+    """Keeps long GPU training runs on Slurm making progress.
+
+    \b
+    Example:
+      fleetctl submit train.yaml
+      fleetctl logs -f RUN
+    """
+    environ = dict(os.environ)
+    chosen = runs_root or Path(environ.get("FLEETCTL_RUNS") or Path.home() / "fleetctl-runs")
+    ctx.obj = App(SystemClock(), environ, Path.cwd(), chosen.absolute(), debug)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every error is one line on stderr."""
+    debug = "--debug" in args
+    try:
+        result = cli.main(args=list(args), prog_name="fleetctl", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except FleetctlError as error:
+        if debug:
+            raise
+        _complain(error, as_json="--json" in args)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("fleetctl: interrupted; runs go on", err=True)
+        return INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush is quiet
+        return 0
+    except Exception as error:  # the last line of defence: a bug is one line, too
+        if debug:
+            raise
+        click.echo(f"fleetctl: internal error: {type(error).__name__}: {error} (--debug shows where)", err=True)
+        return _INTERNAL_EXIT_CODE
+
+
+def _complain(error: FleetctlError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}), err=True)
+        return
+    prefix = "" if error.exit_code == 2 and "\n" in error.message else "fleetctl: "
+    click.echo(prefix + error.message, err=True)
+    if error.remedy:
+        click.echo(f"  {error.remedy}", err=True)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""What every command is given: the edges of the world, so that tests can pass their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from fleetctl.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The process's edges. `environ` is what the user's shell gave; `runs_root` holds one folder per run."""
+
+    clock: Clock
+    environ: Mapping[str, str]
+    cwd: Path
+    runs_root: Path
+    debug: bool = False
+
+
+def app() -> App:
+    """The App of the command that is running."""
+    found = click.get_current_context().find_object(App)
+    assert found is not None, "fleetctl.cli.app.main sets it"
+    return found

@@ -1,0 +1,132 @@
+"""`fleetctl logs`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleetctl.cli.context import App, app
+from fleetctl.cli.output import json_option, note, print_json
+from fleetctl.cli.runs import look, run_argument, store_of
+
+if TYPE_CHECKING:
+    from fleetctl.rundir.model import Attempt, History
+    from fleetctl.rundir.store import RunDir
+
+_POLL_S = 0.5
+_ASK_SLURM_EVERY_S = 5.0
+_CHUNK_BYTES = 1 << 16
+
+
+@click.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the run ends, over all its attempts.")
+@click.option("--attempt", metavar="A.B", help="This attempt, not the newest.")
+@click.option("--task", type=int, metavar="I", help="Element I of a sweep. [default: the one that started last]")
+@json_option
+def command(run: str, follow: bool, attempt: str | None, task: int | None, as_json: bool) -> None:
+    """Print what the steps of a run print. --json prints where the files are.
+
+    \b
+    Example:
+      fleetctl logs -f RUN
+      fleetctl logs RUN --attempt 1.0 | less
+    """
+    here = app()
+    found = store_of(here).find(run)
+    history = found.history()
+    if as_json:
+        print_json({"run_id": found.run_id, "job_logs": str(found.path / "logs"), "attempts": _files(found, history)})
+    elif follow:
+        _follow(here, found, task)
+    else:
+        _print_once(found, history, attempt, task)
+
+
+def _files(run: RunDir, history: History) -> list[dict[str, object]]:
+    return [{"attempt": one.name, "task": one.task, "path": str(output_of(run, one))} for one in history.attempts]
+
+
+def output_of(run: RunDir, attempt: Attempt) -> Path:
+    """Where the steps of an attempt print to."""
+    return run.attempt_dir(attempt.name, attempt.task) / "output.log"
+
+
+def _newest(history: History, task: int | None) -> Attempt | None:
+    mine = [one for one in history.attempts if task is None or one.task == task]
+    return max(mine, key=lambda one: one.started_at, default=None)
+
+
+def _print_once(run: RunDir, history: History, attempt: str | None, task: int | None) -> None:
+    from fleetctl.errors import UsageError
+
+    found = _newest(history, task)
+    if attempt is not None:
+        named = [one for one in history.attempts if one.name == attempt and task in (None, one.task)]
+        if not named:
+            known = ", ".join(dict.fromkeys(one.name for one in history.attempts)) or "none"
+            raise UsageError(f"run {run.run_id} has no attempt {attempt}; it has: {known}")
+        found = named[-1]
+    if found is not None and output_of(run, found).exists():
+        _Tail(output_of(run, found)).copy()
+        return
+    job_logs = sorted((run.path / "logs").glob("slurm-*.out"))
+    if not job_logs:
+        note(f"run {run.run_id} has not printed anything yet; `fleetctl why {run.run_id}` tells why")
+    for path in job_logs:
+        _Tail(path).copy()
+
+
+def _follow(here: App, run: RunDir, task: int | None) -> None:
+    """Print until the run is finished; the events in the run directory tell most, Slurm is asked every few seconds."""
+    tail: _Tail | None = None
+    attempt, ask_at_s = None, 0.0
+    while True:
+        newest = _newest(run.history(), task)
+        if newest is not None and newest != attempt:
+            if attempt is None or (newest.name, newest.task) != (attempt.name, attempt.task):
+                if tail is not None:
+                    tail.copy()
+                note(f"== attempt {newest.name}" + ("" if newest.task is None else f" of task {newest.task}"))
+                tail = _Tail(output_of(run, newest))
+            attempt, ask_at_s = newest, 0.0
+        moved = tail.copy() if tail is not None else False
+        now_s = here.clock.monotonic_s()
+        if not moved and now_s >= ask_at_s:
+            seen = look(here, run)
+            if seen.state.is_finished:
+                break
+            ask_at_s = now_s + _ASK_SLURM_EVERY_S
+        here.clock.sleep(_POLL_S)
+    if tail is not None:
+        tail.copy()
+    else:
+        _print_once(run, run.history(), None, task)
+    note(f"run {seen.run_id}  {seen.state.value}")
+
+
+@dataclass(slots=True)
+class _Tail:
+    """A log file and how far it was printed. Bytes go through unchanged."""
+
+    path: Path
+    offset: int = 0
+
+    def copy(self) -> bool:
+        """Print what is new; whether there was any."""
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115 - a missing file is no error yet
+        except FileNotFoundError:
+            return False
+        start = self.offset
+        with file:
+            file.seek(self.offset)
+            while chunk := file.read(_CHUNK_BYTES):
+                sys.stdout.buffer.write(chunk)
+                self.offset += len(chunk)
+        sys.stdout.buffer.flush()
+        return self.offset > start

@@ -1,0 +1,57 @@
+"""One way to print: JSON when asked, a table on a terminal, plain columns in a pipe; progress goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    """`--json`, the same on every command; the function takes `as_json: bool`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")(command)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout. Keys are snake_case; unknown values are null."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def note(text: str) -> None:
+    """A line for the person, on stderr: never part of the result."""
+    click.echo(text, err=True)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under headings: drawn on a terminal, tab-separated without decoration in a pipe."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            click.echo("\t".join(_one_line(cell) for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_one_line(cell)) for cell in row))
+    Console().print(table)  # rich reads NO_COLOR and TERM
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """`name  value` lines, aligned."""
+    width = max((len(name) for name, _ in fields), default=0)
+    for name, value in fields:
+        click.echo(f"{name:<{width}}  {_one_line(value)}")
+
+
+def _one_line(text: str) -> str:
+    """Control characters as escapes, so that a hostile name cannot move the cursor or break a column."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,145 @@
+"""What the commands about runs share: naming a run, asking Slurm about it, and the keys that are printed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fleetctl.cli.context import App
+from fleetctl.cli.output import note
+
+if TYPE_CHECKING:
+    from fleetctl.rundir.model import History
+    from fleetctl.rundir.store import RunDir, Store
+    from fleetctl.rundir.view import RunView
+    from fleetctl.slurm.model import Job
+    from fleetctl.slurm.port import Slurm
+    from fleetctl.slurm.profile import ClusterProfile
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    root = ctx.find_root().params.get("runs_root") or os.environ.get("FLEETCTL_RUNS") or "~/fleetctl-runs"
+    folder = os.path.expanduser(root)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(name for name in names if name.startswith(incomplete) and not name.startswith("."))
+
+
+def run_argument(command: Command) -> Command:
+    """The RUN argument: an id, the start of one, or a job id."""
+    return click.argument("run", metavar="RUN", shell_complete=_complete_run)(command)
+
+
+def user_name() -> str:
+    """Who we are for Slurm; never taken from the environment."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def host_name() -> str:
+    """The short name of this machine, for event files."""
+    return socket.gethostname().partition(".")[0] or "host"
+
+
+def store_of(app: App) -> Store:
+    from fleetctl.rundir.store import Store
+
+    return Store(app.runs_root)
+
+
+def slurm_of(app: App) -> Slurm:
+    """Slurm by the command line; --debug shows every call."""
+    from fleetctl.slurm.connect import connect
+
+    return connect(app.environ, app.clock, note if app.debug else None)
+
+
+def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
+    """The cluster's profile: the cached one, else probed now without a test job and kept."""
+    from fleetctl.slurm import profile
+
+    path = profile.profile_path(app.runs_root, app.environ)
+    found = profile.load_profile(path, app.environ, app.clock.now())
+    if found is None:
+        found = profile.probe(slurm, app.clock.now())
+        profile.save_profile(path, found)
+    return found
+
+
+def see(history: History, run: RunDir, jobs: Sequence[Job] | None) -> RunView:
+    """The run as Slurm's `jobs` (of any runs; None: not heard) and its own record show it."""
+    from fleetctl.rundir.view import jobs_by_base, own_jobs, view
+
+    mine = None
+    if jobs is not None:
+        mine = own_jobs(history, str(run.path), jobs_by_base(jobs).get(history.job_id or "", []))
+    return view(history, run.progress(history.attempts[-1]) if history.attempts else None, mine)
+
+
+def look(app: App, run: RunDir) -> RunView:
+    """Ask Slurm about one run; an unreachable Slurm gives a view that says so. An end that only Slurm knows is kept."""
+    from fleetctl.errors import SlurmUnreachable
+
+    history = run.history()
+    jobs: Sequence[Job] | None = ()
+    if history.job_id is not None:
+        try:
+            jobs = slurm_of(app).jobs(user=history.record.user)
+        except SlurmUnreachable as error:
+            note(f"{error.message}: showing what the run directory tells")
+            jobs = None
+    seen = see(history, run, jobs)
+    if jobs:
+        keep_end(app, run, history, seen)
+    return seen
+
+
+def keep_end(app: App, run: RunDir, history: History, seen: RunView) -> None:
+    """Write down an end that only Slurm tells: it forgets a job after MinJobAge (300 s by default)."""
+    from fleetctl.errors import RunDirError
+    from fleetctl.rundir.model import EventKind
+    from fleetctl.rundir.view import RunState, view
+
+    if not seen.state.is_finished or seen.state in (RunState.NOT_SUBMITTED, RunState.LOST):
+        return
+    if view(history, None, ()).state is seen.state:
+        return
+    try:
+        run.event_log(f"seen-{host_name()}").append(
+            app.clock.now(), EventKind.OBSERVED_END, submission=history.submission, state=seen.state.value
+        )
+    except RunDirError as error:  # looking must work on a full disk, and in somebody else's run
+        note(error.message)
+
+
+def as_json(seen: RunView) -> dict[str, Any]:
+    """The stable keys of a run; docs/json.md describes them."""
+    from datetime import datetime
+
+    raw = {name: getattr(seen, name) for name in type(seen).__slots__}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in raw.items()}
+
+
+def step_text(seen: RunView) -> str:
+    """`120/300`, `120`, or nothing."""
+    if seen.training_step is None:
+        return ""
+    return f"{seen.training_step}/{seen.target_step}" if seen.target_step else str(seen.training_step)
+
+
+def exit_code_of(seen: RunView) -> int:
+    """0 completed, 3 cannot tell, 1 any other end."""
+    from fleetctl.rundir.view import RunState
+
+    if seen.state is RunState.COMPLETED:
+        return 0
+    unknown = (RunState.LOST, RunState.UNKNOWN, RunState.SUBMISSION_UNKNOWN)
+    return 3 if seen.state in unknown else 1

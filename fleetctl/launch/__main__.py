@@ -1,0 +1,33 @@
+"""`python -I -m fleetctl.launch`: what the batch script execs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fleetctl.clock import SystemClock
+from fleetctl.errors import FleetctlError
+from fleetctl.launch.environment import head_address
+from fleetctl.launch.model import identity, parse_order
+from fleetctl.launch.run import World, launch
+from fleetctl.slurm.connect import connect
+
+
+def main() -> int:
+    """The exit status of the batch script."""
+    clock = SystemClock()
+    slurm = connect(os.environ, clock)
+    world = World(clock, dict(os.environ), lambda nodes: head_address(nodes, slurm), _say)
+    try:
+        return launch(parse_order(sys.argv[1:]), identity(os.environ), world)
+    except FleetctlError as error:
+        _say(f"fleetctl: {error.message}" + (f" ({error.remedy})" if error.remedy else ""))
+        return error.exit_code
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Spec in, batch script out. Pure: the Jinja environment is handed in, and every word is quoted here.
+
+Templates only lay out what is prepared here, so that no template can forget to quote.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from fleetctl.errors import UsageError
+from fleetctl.spec.model import Container, ContainerRuntime, Group, Launcher, Resources, Spec
+from fleetctl.units import MemorySize
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_UNSAFE_IN_SCRIPT = re.compile(r"[\x01-\x08\x0b-\x1f\x7f]")  # all but tab and newline
+_RANKS = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
+_TORCHRUN = (
+    "exec torchrun --nnodes={nodes} --nproc-per-node={nproc} --rdzv-backend=c10d "
+    '--rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$FLEETCTL_RUN_ID.$FLEETCTL_ATTEMPT"'
+)
+
+
+class GpuStyle(StrEnum):
+    """How this cluster wants GPUs asked for; the two are mutually exclusive (sbatch.1, enforced from 26.05)."""
+
+    GPUS_PER_NODE = "gpus_per_node"
+    GRES = "gres"
+    NONE = "none"  # Slurm has no GPUs configured
+
+
+class MemoryStyle(StrEnum):
+    """How this cluster wants memory asked for; the forms are mutually exclusive (sbatch.1, --mem)."""
+
+    PER_NODE = "per_node"
+    PER_CPU = "per_cpu"
+    NONE = "none"  # memory is not scheduled: emit nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a cluster profile says about flags."""
+
+    gpus: GpuStyle = GpuStyle.GPUS_PER_NODE
+    memory: MemoryStyle = MemoryStyle.PER_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the script must know besides the spec. Paths are absolute; `after` are job ids, `needs` run directories."""
+
+    run_id: str
+    run_dir: str
+    submission: int
+    comment: str
+    python: str
+    workdir: str
+    version: str
+    env_file: str | None = None
+    after: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def render(spec: Spec, context: Context, style: Style, templates: Environment) -> str:
+    """The whole batch script.
+
+    :raises UsageError: something cannot be kept in a script (a control character in a path, no GPUs on this cluster).
+    :raises jinja2.TemplateError: a user's template is broken, or names what does not exist.
+    """
+    hetjob = bool(spec.groups)
+    template = templates.get_template("hetjob.sh.j2" if hetjob else "sbatch.sh.j2")
+    components = [_directives(spec, resources, style) for resources in component_resources(spec)]
+    components[0] = _job_directives(spec, context) + components[0]
+    return template.render(
+        version=context.version,
+        run_id=context.run_id,
+        components=components,
+        exports=[(name, sh_quote(value)) for name, value in spec.env.items()],
+        sweep=_sweep_lines(spec),
+        modules=[sh_quote(module) for module in spec.modules],
+        launch=_launch_words(spec, context),
+        steps=[{"name": name, "count": len(words), "words": words} for name, words in _steps(spec, style)],
+    )
+
+
+def component_resources(spec: Spec) -> tuple[Resources, ...]:
+    """One entry for each component of the job."""
+    return tuple(group.resources for group in spec.groups) or (spec.resources,)
+
+
+def sweep_size(spec: Spec) -> int:
+    """How many array elements the sweep has; 1 without a sweep."""
+    return prod(len(values) for values in spec.sweep.parameters.values()) if spec.sweep else 1
+
+
+def directive_quote(value: str) -> str:
+    """Quote for a #SBATCH line: a backslash escapes inside both kinds of quotes (src/sbatch/opt.c, get_argument).
+
+    :raises UsageError: a control character, which no quoting keeps on one line.
+    """
+    if _CONTROL.search(value):
+        raise UsageError(f"{value!r} has a control character, which an #SBATCH line cannot keep")
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def sh_quote(value: str) -> str:
+    """Quote for bash. Control characters are spelled out: sbatch refuses a script with a DOS line break."""
+    if _SHELL_SAFE.fullmatch(value):
+        return value
+    if _UNSAFE_IN_SCRIPT.search(value):
+        return "$'" + "".join(_ansi_c(char) for char in value) + "'"
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _ansi_c(char: str) -> str:
+    if char in "\\'":
+        return "\\" + char
+    return f"\\{ord(char):03o}" if ord(char) < 0x20 or ord(char) == 0x7F else char
+
+
+def path_pattern(path: str) -> str:
+    """A path for --output: `%` doubled; a backslash would switch the whole pattern off (sbatch.1, filename pattern).
+
+    :raises UsageError: the path has a backslash.
+    """
+    if "\\" in path:
+        raise UsageError(f"{path!r} has a backslash, which Slurm cannot keep in --output; choose another run root")
+    return path.replace("%", "%%")
+
+
+def _job_directives(spec: Spec, context: Context) -> list[str]:
+    """What holds for the whole job; in a hetjob it stands in the first component and propagates."""
+    log_name = "slurm-%A_%a.out" if spec.sweep else "slurm-%j.out"
+    requeue = spec.recovery.requeue if spec.recovery.requeue is not None else spec.checkpoint is not None
+    lines = [
+        f"--job-name={directive_quote(spec.name)}",
+        f"--comment={directive_quote(context.comment)}",
+        f"--chdir={directive_quote(context.workdir)}",
+        f"--output={directive_quote(path_pattern(context.run_dir) + '/logs/' + log_name)}",
+        "--open-mode=append",
+        "--requeue" if requeue else "--no-requeue",
+    ]
+    if spec.sweep:
+        limit = f"%{spec.sweep.max_parallel}" if spec.sweep.max_parallel else ""
+        lines.append(f"--array=0-{sweep_size(spec) - 1}{limit}")
+    if context.after:
+        lines.append(f"--dependency={directive_quote('afterany:' + ':'.join(context.after))}")
+    return lines
+
+
+def _directives(spec: Spec, asked: Resources, style: Style) -> list[str]:
+    """What one component asks for. A value that was not given emits no line."""
+    tasks = tasks_per_node(asked, spec.launch)
+    named = (
+        ("--partition", asked.partition),
+        ("--account", asked.account),
+        ("--qos", asked.qos),
+        ("--reservation", asked.reservation),
+        ("--constraint", asked.constraint),
+        ("--exclude", asked.exclude),
+        ("--switches", asked.switches),
+    )
+    lines = [f"--nodes={asked.nodes}", f"--ntasks-per-node={tasks}"]
+    if asked.cpus_per_task is not None:
+        lines.append(f"--cpus-per-task={asked.cpus_per_task}")
+    lines += _gpu_flags(asked, style.gpus, directive_quote)
+    if asked.memory is not None and style.memory is MemoryStyle.PER_NODE:
+        lines.append(f"--mem={asked.memory}")
+    if asked.memory is not None and style.memory is MemoryStyle.PER_CPU:
+        lines.append(f"--mem-per-cpu={MemorySize(-(-asked.memory.kib // (tasks * (asked.cpus_per_task or 1))))}")
+    if asked.time is not None:
+        lines.append(f"--time={asked.time.slurm()}")
+    return lines + [f"{flag}={directive_quote(value)}" for flag, value in named if value is not None]
+
+
+def tasks_per_node(asked: Resources, launch: Launcher) -> int:
+    """One task per GPU under srun, one per node otherwise, unless the spec says."""
+    if asked.tasks_per_node is not None:
+        return asked.tasks_per_node
+    return max(1, asked.gpus_per_node) if launch is Launcher.SRUN else 1
+
+
+def _gpu_flags(asked: Resources, style: GpuStyle, quote: Any) -> list[str]:
+    if not asked.gpus_per_node:
+        return []
+    if style is GpuStyle.NONE:
+        raise UsageError("this cluster has no GPUs in Slurm's configuration, and the spec asks for some")
+    kind = f"{asked.gpu_type}:" if asked.gpu_type else ""
+    if style is GpuStyle.GRES:
+        return [f"--gres={quote(f'gpu:{kind}{asked.gpus_per_node}')}"]
+    return [f"--gpus-per-node={quote(f'{kind}{asked.gpus_per_node}')}"]
+
+
+def _sweep_lines(spec: Spec) -> list[str]:
+    """For each parameter a bash array and the element's own value: index / stride % count, the last one fastest."""
+    if not spec.sweep:
+        return []
+    lines, stride = [], sweep_size(spec)
+    for name, values in spec.sweep.parameters.items():
+        stride //= len(values)
+        lines.append(f"fleetctl_values=({' '.join(sh_quote(value) for value in values)})")
+        lines.append(f'export {name}="${{fleetctl_values[SLURM_ARRAY_TASK_ID / {stride} % {len(values)}]}}"')
+    return lines
+
+
+def _launch_words(spec: Spec, context: Context) -> list[str]:
+    """The job side's own command line, without the steps. `-I` keeps the working directory from shadowing modules."""
+    words = [context.python, "-I", "-m", "fleetctl.launch"]
+    words += ["--run-dir", context.run_dir, "--submission", str(context.submission)]
+    if context.env_file is not None:
+        words += ["--env-file", context.env_file]
+    for needed in context.needs:
+        words += ["--needs", needed]
+    return [sh_quote(word) for word in words]
+
+
+def _steps(spec: Spec, style: Style) -> list[tuple[str, list[str]]]:
+    """Name and argument vector of each step, quoted for bash."""
+    if not spec.groups:
+        words = _step_words(spec, spec.launch, spec.resources, style, spec.command, spec.script, het_group=None)
+        return [("train", [sh_quote(word) for word in words])]
+    steps = []
+    for index, group in enumerate(spec.groups):
+        words = _step_words(spec, group.launch, group.resources, style, group.command, group.script, het_group=index)
+        steps.append((group.name, [sh_quote(word) for word in _with_env(group, words)]))
+    return steps
+
+
+def _with_env(group: Group, words: list[str]) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in group.env.items()), *words] if group.env else words
+
+
+def _step_words(
+    spec: Spec,
+    launch: Launcher,
+    asked: Resources,
+    style: Style,
+    command: str | tuple[str, ...] | None,
+    script: str | None,
+    *,
+    het_group: int | None,
+) -> list[str]:
+    text = script if script is not None else command
+    assert text is not None, "load_spec sees to it"
+    if launch is Launcher.COMMAND:
+        return ["bash", "-c", text] if isinstance(text, str) else list(text)
+    tasks = tasks_per_node(asked, launch)
+    srun = ["srun", f"--nodes={asked.nodes}", f"--ntasks={asked.nodes * tasks}", f"--ntasks-per-node={tasks}"]
+    if asked.cpus_per_task is not None:  # said again: srun of 22.05 and 23.02 ignores SLURM_CPUS_PER_TASK (srun.1)
+        srun.append(f"--cpus-per-task={asked.cpus_per_task}")
+    srun += _gpu_flags(asked, style.gpus, str)
+    srun += ["--kill-on-bad-exit=1", "--export=ALL"]  # one dead rank leaves the others waiting for ever
+    if het_group is not None:
+        srun.append(f"--het-group={het_group}")
+    inner = _torchrun(asked, text) if launch is Launcher.TORCHRUN else _ranked(text)
+    return [*srun, *_contained(spec.container, inner)]
+
+
+def _ranked(text: str | tuple[str, ...]) -> list[str]:
+    """The names that PyTorch and others read, set in each task; the command then takes the shell's place."""
+    if isinstance(text, str):
+        return ["bash", "-c", f"{_RANKS}\n{text}"]
+    return ["bash", "-c", f'{_RANKS}\nexec "$@"', "task", *text]
+
+
+def _torchrun(asked: Resources, text: str | tuple[str, ...]) -> list[str]:
+    start = _TORCHRUN.format(nodes=asked.nodes, nproc=max(1, asked.gpus_per_node))
+    if isinstance(text, str):
+        return ["bash", "-c", f"{start} {text}"]
+    return ["bash", "-c", f'{start} "$@"', "torchrun", *text]
+
+
+def _contained(container: Container | None, inner: list[str]) -> list[str]:
+    """Container flags go to srun (pyxis) or before the command (apptainer)."""
+    if container is None:
+        return inner
+    if container.runtime is ContainerRuntime.PYXIS:
+        flags = [f"--container-image={container.image}"]
+        flags += [f"--container-mounts={','.join(container.mounts)}"] if container.mounts else []
+        flags += [f"--container-workdir={container.workdir}"] if container.workdir else []
+        return [*flags, *inner]
+    words = ["apptainer", "exec", "--nv"]
+    for mount in container.mounts:
+        words += ["--bind", mount]
+    words += ["--pwd", container.workdir] if container.workdir else []
+    return [*words, container.image, *inner]

@@ -1,0 +1,274 @@
+"""The run root on the shared file system: create runs, append events, read histories.
+
+Readers tolerate what a crash or a newer fleetctl leaves: a torn last line, an unknown event kind, a foreign folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fleetctl.errors import RunDirError, RunUnknown
+from fleetctl.rundir import files
+from fleetctl.rundir.model import (
+    SCHEMA_VERSION,
+    Attempt,
+    Claim,
+    Event,
+    EventKind,
+    History,
+    Progress,
+    RunKind,
+    RunRecord,
+    add_up,
+)
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_KINDS = {kind.value: kind for kind in EventKind}
+
+
+def new_run_id(name: str) -> str:
+    """A readable id: the spec's name, made safe for a path and a comment, and 30 random bits."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "run"
+    letters = "abcdefghijklmnopqrstuvwxyz234567"
+    return f"{slug}-{''.join(secrets.choice(letters) for _ in range(6))}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """One writer's event file. Nobody else appends to it."""
+
+    path: Path
+
+    def append(self, now: datetime, kind: EventKind, **data: Any) -> None:
+        """Write one event and fsync it: it is on disk before what it announces is done.
+
+        :raises RunDirError: disk full, read-only, ...
+        """
+        with files.explained(self.path, "write"):
+            files.append_line(
+                self.path, {"schema": SCHEMA_VERSION, "time": now.isoformat(), "kind": kind.value, **data}
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    def submission_dir(self, submission: int) -> Path:
+        return self.path / "submissions" / str(submission)
+
+    def script(self, submission: int) -> Path:
+        return self.submission_dir(submission) / "script.sh"
+
+    def claim_path(self, submission: int) -> Path:
+        return self.submission_dir(submission) / "claim.json"
+
+    def attempts_dir(self, task: int | None) -> Path:
+        """One folder for each attempt: of the run, or of one element of a sweep."""
+        return self.path / "attempts" if task is None else self.path / "tasks" / str(task) / "attempts"
+
+    def attempt_dir(self, attempt: str, task: int | None) -> Path:
+        """What one attempt writes: output.log and progress.json."""
+        return self.attempts_dir(task) / attempt
+
+    def event_log(self, writer: str) -> EventLog:
+        """A new file for this writer; the random part keeps two processes of one name apart."""
+        return EventLog(self.path / "events" / f"{writer}-{secrets.token_hex(4)}.jsonl")
+
+    def claim(self, submission: int, job_id: str | None, cluster: str | None, host: str, now: datetime) -> bool:
+        """Claim a submission for `job_id`, or void it with None. True for exactly one caller, ever.
+
+        :raises RunDirError: the claim could not be written.
+        """
+        path = self.claim_path(submission)
+        with files.explained(path, "claim"):
+            return files.claim_file(
+                path,
+                {
+                    "schema": SCHEMA_VERSION,
+                    "job_id": job_id,
+                    "cluster": cluster,
+                    "host": host,
+                    "time": now.isoformat(),
+                },
+            )
+
+    def read_claim(self, submission: int) -> Claim | None:
+        """The owner of a submission, if any."""
+        raw = files.read_json(str(self.claim_path(submission)))
+        if raw is None:
+            return None
+        return Claim(raw["job_id"], raw.get("cluster"), raw["host"], datetime.fromisoformat(raw["time"]))
+
+    def record(self) -> RunRecord:
+        """:raises RunDirError: run.json is missing, torn, or of a newer schema."""
+        raw = files.read_json(f"{self.path}/run.json")
+        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
+            what = "missing or damaged" if not isinstance(raw, dict) else f"of schema {raw.get('schema')}"
+            raise RunDirError(
+                f"{self.path}/run.json is {what}", remedy="use the fleetctl that made it, or move it away"
+            )
+        try:
+            values = {name: raw[name] for name in RunRecord.__slots__}
+            values |= {"created_at": datetime.fromisoformat(raw["created_at"]), "kind": RunKind(raw["kind"])}
+        except (KeyError, ValueError) as error:
+            raise RunDirError(f"{self.path}/run.json is damaged ({error})", remedy="move it away") from None
+        return RunRecord(**values)
+
+    def history(self) -> History:
+        """Everything that all writers wrote, added up.
+
+        :raises RunDirError: not a readable run directory.
+        """
+        with files.explained(self.path, "read"):
+            record = self.record()
+            events = tuple(self._events())
+            numbers = {int(event.data["submission"]) for event in events if event.kind is EventKind.INTENT}
+            claims = {number: claim for number in numbers if (claim := self.read_claim(number)) is not None}
+            return add_up(record, events, claims)
+
+    def _events(self) -> Iterator[Event]:
+        folder = f"{self.path}/events"
+        for name in sorted(os.listdir(folder)):
+            with open(f"{folder}/{name}", "rb") as file:
+                lines = file.read().split(b"\n")[:-1]  # what follows the last newline was torn by a crash
+            for line in lines:
+                raw = json.loads(line)
+                if (kind := _KINDS.get(raw["kind"])) is not None:  # a newer fleetctl may write more
+                    yield Event(datetime.fromisoformat(raw["time"]), kind, raw)
+
+    def progress(self, attempt: Attempt) -> Progress | None:
+        """What rank 0 of this attempt last wrote; a damaged or foreign file is no progress."""
+        raw = files.read_json(f"{self.attempt_dir(attempt.name, attempt.task)}/progress.json")
+        if not isinstance(raw, dict):
+            return None
+        step, target, loss = raw.get("training_step"), raw.get("target_step"), raw.get("loss")
+        return Progress(
+            step if isinstance(step, int) else None,
+            target if isinstance(target, int) else None,
+            float(loss) if isinstance(loss, int | float) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """All runs under one root."""
+
+    root: Path
+
+    def ensure(self) -> None:
+        """Make the root and its index.
+
+        :raises RunDirError: it cannot be made or written.
+        """
+        with files.explained(self.root, "make"):
+            (self.root / ".index").mkdir(parents=True, exist_ok=True)
+
+    def create(self, record: RunRecord, spec_text: str) -> RunDir:
+        """Make the folder of a run with its record and spec, durable. FileExistsError when the id is taken.
+
+        run.json comes last: a folder without it is not a run.
+        """
+        run = RunDir(self.root / record.run_id)
+        raw = {name: getattr(record, name) for name in RunRecord.__slots__}
+        raw |= {"schema": SCHEMA_VERSION, "created_at": record.created_at.isoformat(), "kind": record.kind.value}
+        run.path.mkdir()
+        with files.explained(run.path, "write"):
+            for name in ("events", "logs", "submissions", "attempts", "python"):
+                (run.path / name).mkdir()
+            files.write_synced(run.path / "spec.yaml", spec_text)
+            files.write_synced(run.path / "run.json", json.dumps(raw, indent=1) + "\n")
+            files.sync_dir(run.path)
+            files.sync_dir(self.root)
+        return run
+
+    def runs(self) -> tuple[RunDir, ...]:
+        """Every folder that has a run's name, in no order. A missing root has no runs."""
+        try:
+            with os.scandir(self.root) as entries:
+                names = [entry.name for entry in entries if RUN_ID.fullmatch(entry.name) and entry.is_dir()]
+        except FileNotFoundError:
+            return ()
+        return tuple(RunDir(self.root / name) for name in names)
+
+    def find(self, wanted: str) -> RunDir:
+        """The run of this id, or the only one whose id starts so, or the one that was submitted as this job id.
+
+        :raises RunUnknown: none, or several.
+        """
+        if RUN_ID.fullmatch(wanted) and (self.root / wanted / "run.json").exists():
+            return RunDir(self.root / wanted)
+        runs = self.runs()
+        found = [run for run in runs if run.run_id.startswith(wanted)]
+        if not found and wanted.isascii() and wanted.isdigit():
+            found = [run for run in runs if _job_id_of(run) == wanted]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(sorted(run.run_id for run in found)[:5])
+            raise RunUnknown(f"{wanted} is the start of {len(found)} runs: {names}", remedy="give more of the id")
+        raise RunUnknown(f"no run {wanted!r} under {self.root}", remedy="`fleetctl ls --all` shows what there is")
+
+    @contextmanager
+    def locked_index(self, spec_digest: str) -> Iterator[Index]:
+        """Hold the lock of one spec: while it is held, nobody else submits the same spec from this root.
+
+        :raises RunDirError: no lock can be had on this file system.
+        """
+        path = self._lock_path(spec_digest)
+        with files.explained(path, "lock"):
+            lock = files.take_lock(path)
+        try:
+            yield Index(self.root / ".index" / spec_digest)
+        finally:
+            os.close(lock)
+
+    def index_is_locked(self, spec_digest: str) -> bool:
+        """Whether another submit of the same spec is under way."""
+        path = self._lock_path(spec_digest)
+        with files.explained(path, "lock"):
+            return files.is_locked(path)
+
+    def _lock_path(self, spec_digest: str) -> Path:
+        """A file of its own: a process loses its POSIX locks on a file when it closes any handle of that file."""
+        return self.root / ".index" / f"{spec_digest}.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The ids of the runs of one spec, oldest first. Only its lock's holder uses it."""
+
+    path: Path
+
+    def run_ids(self) -> tuple[str, ...]:
+        text = self.path.read_text() if self.path.exists() else ""
+        return tuple(name for name in text.split("\n")[:-1] if RUN_ID.fullmatch(name))
+
+    def add(self, run_id: str) -> None:
+        """Written before the run's folder is made: an id without a folder is harmless, the reverse is not."""
+        with files.explained(self.path, "write"), open(self.path, "a") as file:
+            file.write(run_id + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _job_id_of(run: RunDir) -> str | None:
+    try:
+        return run.history().job_id
+    except RunDirError:
+        return None

@@ -1,0 +1,222 @@
+"""One run as a person sees it: its own record and Slurm's word, joined. Pure.
+
+`jobs is None` means that Slurm was not heard, which is never the same as no jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, last_attempts
+from fleetctl.slurm.model import BaseState, Job, StateFlag, has_task
+
+
+class RunState(StrEnum):
+    """The state of a run."""
+
+    SUBMISSION_UNKNOWN = "submission_unknown"  # there may or may not be a job
+    NOT_SUBMITTED = "not_submitted"  # there is no job and will be none
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    NODE_FAIL = "node_fail"
+    PREEMPTED = "preempted"
+    LOST = "lost"  # Slurm has forgotten the job and nothing tells how it ended
+    UNKNOWN = "unknown"  # Slurm did not answer, or answered what we do not know
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing of this run is in Slurm any more."""
+        return self not in _UNFINISHED
+
+
+_UNFINISHED = frozenset(
+    {RunState.SUBMISSION_UNKNOWN, RunState.PENDING, RunState.RUNNING, RunState.COMPLETING, RunState.UNKNOWN}
+)
+_ENDED: Mapping[BaseState, RunState] = {
+    BaseState.COMPLETED: RunState.COMPLETED,
+    BaseState.FAILED: RunState.FAILED,
+    BaseState.OUT_OF_MEMORY: RunState.FAILED,
+    BaseState.BOOT_FAIL: RunState.FAILED,
+    BaseState.CANCELLED: RunState.CANCELLED,
+    BaseState.TIMEOUT: RunState.TIMEOUT,
+    BaseState.DEADLINE: RunState.TIMEOUT,
+    BaseState.NODE_FAIL: RunState.NODE_FAIL,
+    BaseState.PREEMPTED: RunState.PREEMPTED,
+}
+# squeue shows a flag in place of the base state. Waiting for nodes to boot, or for another start:
+_NOT_STARTED = frozenset(
+    {
+        StateFlag.CONFIGURING,
+        StateFlag.EXPEDITING,
+        StateFlag.POWER_UP_NODE,
+        StateFlag.REQUEUED,
+        StateFlag.REQUEUE_FED,
+        StateFlag.REQUEUE_HOLD,
+        StateFlag.RESV_DEL_HOLD,
+        StateFlag.SPECIAL_EXIT,
+    }
+)
+_STARTED = frozenset({StateFlag.RESIZING, StateFlag.SIGNALING, StateFlag.STOPPED})
+# Of several parts, the first of these that occurs names the whole: what still moves first, then the worst end.
+_PRECEDENCE = (
+    RunState.UNKNOWN,
+    RunState.RUNNING,
+    RunState.COMPLETING,
+    RunState.PENDING,
+    RunState.NODE_FAIL,
+    RunState.FAILED,
+    RunState.TIMEOUT,
+    RunState.PREEMPTED,
+    RunState.CANCELLED,
+    RunState.LOST,
+    RunState.COMPLETED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """The fields that `ls` and `show` print; None is unknown or not applicable."""
+
+    run_id: str
+    name: str
+    job_id: str | None
+    state: RunState
+    reason: str | None
+    attempt: str | None
+    nodes: int
+    node_list: str | None
+    training_step: int | None
+    target_step: int | None
+    loss: float | None
+    tasks: int
+    tasks_by_state: dict[str, int] | None
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+
+
+def jobs_by_base(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Jobs under their base id: the id of a plain job, an array, or a hetjob's leader."""
+    grouped: dict[str, list[Job]] = {}
+    for job in jobs:
+        grouped.setdefault(str(job.id.base), []).append(job)
+    return grouped
+
+
+def own_jobs(history: History, run_path: str, jobs: Sequence[Job]) -> list[Job]:
+    """Those of `jobs` that are this run's: a job id may by now belong to another job, and users edit comments."""
+    scripts, comment = f"{run_path}/submissions/", f"fleetctl:{history.record.run_id}/"
+    return [job for job in jobs if job.command.startswith(scripts) or job.comment.startswith(comment)]
+
+
+def view(history: History, progress: Progress | None, jobs: Sequence[Job] | None) -> RunView:
+    """Join the run's own record with its jobs in Slurm (already checked to be its own)."""
+    tasks = _task_states(history, jobs)
+    state, reason = _state(history, tasks, jobs)
+    current = history.attempts[-1] if history.attempts else None
+    running = [job for job in jobs or () if job.node_list]
+    sweep = history.record.kind is RunKind.SWEEP
+    return RunView(
+        run_id=history.record.run_id,
+        name=history.record.name,
+        job_id=history.job_id,
+        state=state,
+        reason=reason,
+        attempt=current.name if current and not sweep else None,
+        nodes=history.record.nodes,
+        node_list=",".join(job.node_list for job in running) or None,
+        training_step=progress.training_step if progress else None,
+        target_step=progress.target_step if progress else None,
+        loss=progress.loss if progress else None,
+        tasks=history.record.tasks,
+        tasks_by_state=_count(tasks) if sweep else None,
+        submitted_at=history.intent_at or history.record.created_at,
+        started_at=history.attempts[0].started_at if history.attempts else None,
+        ended_at=current.ended_at if current and state.is_finished else None,
+        exit_code=current.exit_code if current and state.is_finished else None,
+    )
+
+
+def _state(history: History, tasks: Sequence[RunState], jobs: Sequence[Job] | None) -> tuple[RunState, str | None]:
+    if history.state is SubmissionState.UNKNOWN:
+        return RunState.SUBMISSION_UNKNOWN, history.detail
+    if history.state is not SubmissionState.SUBMITTED:
+        return RunState.NOT_SUBMITTED, history.detail or None
+    state = next(state for state in _PRECEDENCE if state in tasks)
+    if state is RunState.UNKNOWN and jobs is None:
+        return state, "Slurm did not answer"
+    pending = next((job.reason for job in jobs or () if job.reason not in ("", "None")), None)
+    return state, pending if state in _UNFINISHED else None
+
+
+def _task_states(history: History, jobs: Sequence[Job] | None) -> list[RunState]:
+    """One state for each task of a sweep; one for the whole of any other run."""
+    if jobs is None:
+        return [_from_record(history, None) or RunState.UNKNOWN]
+    if history.record.kind is not RunKind.SWEEP:
+        return [_of_job(job) for job in jobs] or [_from_record(history, None) or RunState.LOST]
+    seen = {job.id.array_index: _of_job(job) for job in jobs if job.id.array_index is not None}
+    rests = [job for job in jobs if job.pending_tasks]
+    newest = last_attempts(history)
+
+    def of_task(task: int) -> RunState:
+        if task in seen:
+            return seen[task]
+        rest = next((job for job in rests if has_task(job.pending_tasks, task)), None)
+        return _of_job(rest) if rest else _ended(history, newest.get(task)) or RunState.LOST
+
+    return [of_task(task) for task in range(history.record.tasks)]
+
+
+def _of_job(job: Job) -> RunState:
+    state = job.state
+    if state.is_terminal and state.base is not None:
+        return _ENDED.get(state.base, RunState.UNKNOWN)
+    if state.unknown:
+        return RunState.UNKNOWN
+    if state.base is BaseState.PENDING or state.flags & _NOT_STARTED:
+        return RunState.PENDING
+    if state.base in (BaseState.RUNNING, BaseState.SUSPENDED) or state.flags & _STARTED:
+        return RunState.RUNNING
+    return RunState.COMPLETING
+
+
+def _from_record(history: History, task: int | None) -> RunState | None:
+    """How the run ended, told without Slurm; None when nothing tells."""
+    if history.record.kind is RunKind.SWEEP:
+        newest = last_attempts(history)
+        ends = [_ended(history, newest.get(task)) for task in range(history.record.tasks)]
+        if None in ends:
+            return _from_observation(history)
+        return next(state for state in _PRECEDENCE if state in ends)
+    return _ended(history, last_attempts(history).get(task))
+
+
+def _ended(history: History, attempt: Attempt | None) -> RunState | None:
+    if attempt is not None and attempt.exit_code == 0:
+        return RunState.COMPLETED
+    if (observed := _from_observation(history)) is not None:
+        return observed
+    return RunState.FAILED if attempt is not None and attempt.exit_code is not None else None
+
+
+def _from_observation(history: History) -> RunState | None:
+    if history.observed_end is not None:
+        return RunState(history.observed_end)
+    return RunState.CANCELLED if history.cancelled_at is not None else None
+
+
+def _count(states: Sequence[RunState]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state.value] = counts.get(state.value, 0) + 1
+    return counts

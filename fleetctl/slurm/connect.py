@@ -1,0 +1,18 @@
+"""Chooses the way to Slurm; the only module that names one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fleetctl.clock import Clock
+from fleetctl.slurm.port import Slurm
+from fleetctl.slurm.text import TextSlurm
+from fleetctl.slurm.wrap import Logged, Retrying
+
+
+def connect(environ: Mapping[str, str], clock: Clock, debug_log: Callable[[str], None] | None = None) -> Slurm:
+    """The cluster that `environ` points to (SLURM_CONF, PATH). Reads are tried again; contacts nothing yet."""
+    slurm: Slurm = TextSlurm(environ)
+    if debug_log is not None:
+        slurm = Logged(slurm, debug_log, clock)
+    return Retrying(slurm, clock)

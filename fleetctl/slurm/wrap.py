@@ -1,0 +1,135 @@
+"""Wrappers of the port, one concern each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from fleetctl.clock import Clock
+from fleetctl.errors import FleetctlError, SlurmUnreachable
+from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
+from fleetctl.slurm.port import Slurm
+
+Value = TypeVar("Value")
+
+
+class Retrying:
+    """Tries reads again while Slurm is unreachable. Never `submit`, and never `cancel`, whose answer would change."""
+
+    def __init__(self, slurm: Slurm, clock: Clock, attempts: int = 2, pause_s: float = 1.0) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self._attempts = attempts
+        self._pause_s = pause_s
+
+    def version(self) -> str:
+        return self._slurm.version()
+
+    def ping(self) -> None:
+        self._again(self._slurm.ping)
+
+    def submit(
+        self, script: Path, *, stdout: Path, stderr: Path, cwd: Path, extra_args: Sequence[str] = ()
+    ) -> SubmitAnswer:
+        return self._slurm.submit(script, stdout=stdout, stderr=stderr, cwd=cwd, extra_args=extra_args)
+
+    def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
+        return self._again(lambda: self._slurm.jobs(user=user, ids=ids))
+
+    def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
+        return self._again(lambda: self._slurm.history(since=since, user=user, ids=ids))
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._again(self._slurm.nodes)
+
+    def address(self, node: str) -> str:
+        return self._again(lambda: self._slurm.address(node))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return self._again(self._slurm.partitions)
+
+    def config(self) -> Mapping[str, str]:
+        return self._again(self._slurm.config)
+
+    def admin_level(self, user: str) -> AdminLevel:
+        return self._again(lambda: self._slurm.admin_level(user))
+
+    def cancel(self, job_id: JobId) -> None:
+        self._slurm.cancel(job_id)
+
+    def _again(self, call: Callable[[], Value]) -> Value:
+        for _ in range(self._attempts - 1):
+            try:
+                return call()
+            except SlurmUnreachable:
+                self._clock.sleep(self._pause_s)
+        return call()
+
+
+class Logged:
+    """Writes one line per call: the verb, what came back in short, and how long it took."""
+
+    def __init__(self, slurm: Slurm, log: Callable[[str], None], clock: Clock) -> None:
+        self._slurm = slurm
+        self._log = log
+        self._clock = clock
+
+    def version(self) -> str:
+        return self._timed("version", self._slurm.version, str)
+
+    def ping(self) -> None:
+        self._timed("ping", self._slurm.ping, lambda _: "up")
+
+    def submit(
+        self, script: Path, *, stdout: Path, stderr: Path, cwd: Path, extra_args: Sequence[str] = ()
+    ) -> SubmitAnswer:
+        return self._timed(
+            f"submit script={script}",
+            lambda: self._slurm.submit(script, stdout=stdout, stderr=stderr, cwd=cwd, extra_args=extra_args),
+            repr,
+        )
+
+    def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
+        what = f"jobs user={user or '-'} ids={','.join(map(str, ids)) or '-'}"
+        return self._timed(what, lambda: self._slurm.jobs(user=user, ids=ids), _rows)
+
+    def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
+        what = f"history since={since.isoformat()} user={user or '-'} ids={','.join(map(str, ids)) or '-'}"
+        return self._timed(what, lambda: self._slurm.history(since=since, user=user, ids=ids), _rows)
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._timed("nodes", self._slurm.nodes, _rows)
+
+    def address(self, node: str) -> str:
+        return self._timed(f"address node={node}", lambda: self._slurm.address(node), str)
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return self._timed("partitions", self._slurm.partitions, _rows)
+
+    def config(self) -> Mapping[str, str]:
+        return self._timed("config", self._slurm.config, lambda found: f"{len(found)} settings")
+
+    def admin_level(self, user: str) -> AdminLevel:
+        return self._timed(f"admin_level user={user}", lambda: self._slurm.admin_level(user), str)
+
+    def cancel(self, job_id: JobId) -> None:
+        self._timed(f"cancel job={job_id}", lambda: self._slurm.cancel(job_id), lambda _: "asked")
+
+    def _timed(self, what: str, call: Callable[[], Value], show: Callable[[Value], str]) -> Value:
+        began_s = self._clock.monotonic_s()
+        outcome = "interrupted"
+        try:
+            value = call()
+            outcome = show(value)
+            return value
+        except FleetctlError as error:
+            outcome = f"{type(error).__name__}: {error.message}"
+            raise
+        finally:
+            self._log(f"slurm {what} -> {outcome} ({(self._clock.monotonic_s() - began_s) * 1000:.0f} ms)")
+
+
+def _rows(found: Sequence[object]) -> str:
+    return f"{len(found)} rows"

@@ -1,0 +1,154 @@
+"""From a spec file to what would be submitted: validated, with its workdir, digest and script, and nothing done yet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetctl.errors import UsageError
+from fleetctl.render import Context, Style, component_resources, render, sweep_size
+from fleetctl.rundir.model import RunKind, comment_of
+from fleetctl.rundir.store import RunDir
+from fleetctl.spec.compose import decode
+from fleetctl.spec.env_file import read_env_file
+from fleetctl.spec.load import load_spec
+from fleetctl.spec.model import Spec
+from fleetctl.spec.record import spec_to_builtins
+from fleetctl.submission.templates import template_environment
+from fleetctl.version import VERSION
+
+# What sbatch reads from the environment (sbatch.1, INPUT ENVIRONMENT VARIABLES) and a spec can say. The rest is
+# dropped: a variable that somebody set months ago must not silently change a run.
+_SBATCH_DEFAULTS = {
+    "SBATCH_ACCOUNT": "resources.account",
+    "SBATCH_PARTITION": "resources.partition",
+    "SBATCH_QOS": "resources.qos",
+    "SBATCH_RESERVATION": "resources.reservation",
+    "SBATCH_CONSTRAINT": "resources.constraint",
+    "SBATCH_TIMELIMIT": "resources.time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A valid spec and where it came from. `digest` names the same spec by the same user."""
+
+    spec: Spec
+    text: str
+    source: Path
+    workdir: Path
+    digest: str
+
+
+def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str], user: str) -> Plan:
+    """Read and check a spec file.
+
+    :raises SpecError: everything that is wrong with it.
+    :raises UsageError: it, its workdir or its env_file cannot be read.
+    """
+    try:
+        raw = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source}: {error.strerror}") from None
+    text = decode(raw, str(source))
+    spec = load_spec(text, str(source), overrides, sbatch_defaults(environ))
+    folder = source.absolute().parent
+    workdir = folder / spec.workdir if spec.workdir is not None else folder
+    identity = {"spec": spec_to_builtins(spec), "workdir": str(workdir), "user": user}
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+    return Plan(spec, text, source.absolute(), workdir, digest)
+
+
+def check_files(plan: Plan) -> None:
+    """What must exist on this machine before a job is worth submitting.
+
+    :raises UsageError: the workdir is no folder, or the env_file cannot be used.
+    """
+    if not plan.workdir.is_dir():
+        raise UsageError(f"workdir {plan.workdir} is not a folder here", remedy="it must be on a shared file system")
+    if (path := env_file_path(plan)) is not None:
+        read_env_file(path)
+
+
+def env_file_path(plan: Plan) -> Path | None:
+    """The env_file, relative to the spec's folder."""
+    return plan.source.parent / plan.spec.env_file if plan.spec.env_file is not None else None
+
+
+def sbatch_defaults(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """SBATCH_* variables as defaults of the spec: path -> (value, where it comes from)."""
+    found = {path: (environ[name], name) for name, path in _SBATCH_DEFAULTS.items() if environ.get(name)}
+    if "resources.time" in found:
+        value, name = found["resources.time"]
+        found["resources.time"] = (f"{value}m" if value.isdigit() else value, name)  # Slurm's bare number: minutes
+    return found
+
+
+def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """SBATCH_* variables that have no effect here, for a note to the user."""
+    return tuple(sorted(n for n in environ if n.startswith("SBATCH_") and n not in _SBATCH_DEFAULTS))
+
+
+def run_kind(spec: Spec) -> RunKind:
+    if spec.groups:
+        return RunKind.HETJOB
+    return RunKind.SWEEP if spec.sweep else RunKind.PLAIN
+
+
+def total_nodes(spec: Spec) -> int:
+    """Nodes of one start of the run: all components of a hetjob, one element of a sweep."""
+    return sum(resources.nodes for resources in component_resources(spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """Job ids that Slurm waits for, and run directories whose record must say that they finished well."""
+
+    after: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def render_plan(
+    plan: Plan,
+    run: RunDir,
+    submission: int,
+    *,
+    python: str,
+    style: Style,
+    template_dirs: Sequence[Path],
+    dependencies: Dependencies,
+    max_array_size: int,
+) -> str:
+    """The batch script of one submission.
+
+    :raises UsageError: a template is broken, or the cluster cannot take this spec.
+    """
+    from jinja2 import TemplateError
+
+    size = sweep_size(plan.spec)
+    if plan.spec.sweep and size > max_array_size:
+        raise UsageError(
+            f"the sweep has {size} combinations and this cluster takes arrays of {max_array_size} at most",
+            remedy="split the parameters over several specs",
+        )
+    env_file = env_file_path(plan)
+    context = Context(
+        run_id=run.run_id,
+        run_dir=str(run.path),
+        submission=submission,
+        comment=comment_of(run.run_id, submission),
+        python=python,
+        workdir=str(plan.workdir),
+        version=VERSION,
+        env_file=str(env_file) if env_file is not None else None,
+        after=dependencies.after,
+        needs=dependencies.needs,
+    )
+    try:
+        return render(plan.spec, context, style, template_environment(template_dirs))
+    except TemplateError as error:
+        where = f"{getattr(error, 'name', None) or 'template'}:{getattr(error, 'lineno', '?')}"
+        raise UsageError(f"{where}: {error.message}", remedy="mend the template, or move it out of the way") from None

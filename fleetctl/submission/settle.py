@@ -1,0 +1,82 @@
+"""Find out what became of a submission whose answer was lost, and write it down. Never guesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fleetctl.clock import Clock
+from fleetctl.rundir.model import EventKind, History, SubmissionState
+from fleetctl.rundir.store import RunDir
+from fleetctl.slurm.model import Accepted, Refused
+from fleetctl.slurm.parse import classify_submit
+from fleetctl.slurm.port import Slurm
+from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The run's history after a look; `doubt` says what is missing while the submission stays open."""
+
+    history: History
+    doubt: StillUnknown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settler:
+    """What it takes to look: Slurm, time, and whether this cluster's lookups were proved to show comments."""
+
+    slurm: Slurm
+    clock: Clock
+    host: str
+    comments_proved: bool
+    policy: Policy
+
+    def settle(self, run: RunDir) -> Settled:
+        """Look once and record what was learnt; the state stays UNKNOWN while there is any doubt.
+
+        :raises SlurmUnreachable: the controller did not answer, so nothing was learnt.
+        """
+        history = run.history()
+        if history.state is not SubmissionState.UNKNOWN:
+            return Settled(history)
+        log = run.event_log(f"settle-{self.host}")
+        number = history.submission
+        match self._late_answer(run, history):
+            case Accepted(job_id):
+                how = "sbatch's answer, read later"
+                log.append(self.clock.now(), EventKind.SUBMITTED, submission=number, job_id=str(job_id), how=how)
+                return Settled(run.history())
+            case Refused(code, text):
+                log.append(self.clock.now(), EventKind.REFUSED, submission=number, code=code, text=text)
+                return Settled(run.history())
+        looked_at = self.clock.now()
+        jobs = self.slurm.jobs(user=history.record.user)
+        verdict = judge(history, jobs, looked_at, str(run.script(number)), self.comments_proved, self.policy)
+        match verdict:
+            case Found(found):
+                log.append(looked_at, EventKind.SUBMITTED, submission=number, job_id=found, how="found by its comment")
+            case Absent():
+                if run.claim(number, None, None, self.host, self.clock.now()):
+                    log.append(looked_at, EventKind.VOIDED, submission=number)
+            case StillUnknown(_, absent):
+                if absent and not history.absent_lookups:
+                    log.append(looked_at, EventKind.LOOKUP_ABSENT, submission=number)
+                return Settled(history, verdict)
+        return Settled(run.history())
+
+    def _late_answer(self, run: RunDir, history: History) -> Accepted | Refused | None:
+        """What sbatch wrote after its caller died. It may still be writing: an id counts once its line is whole, a
+        refusal only when sbatch has certainly ended."""
+        folder = run.submission_dir(history.submission)
+        try:
+            out = (folder / "sbatch.out").read_text(errors="surrogateescape")
+            err = (folder / "sbatch.err").read_text(errors="surrogateescape")
+        except FileNotFoundError:
+            return None
+        answer = classify_submit(1, out[: out.rfind("\n") + 1], err)
+        if isinstance(answer, Accepted):
+            return answer
+        assert history.intent_at is not None, "an unknown submission has an intent"
+        ended = self.clock.now() >= history.intent_at + timedelta(seconds=self.policy.sbatch_limit_s)
+        return answer if isinstance(answer, Refused) and ended else None

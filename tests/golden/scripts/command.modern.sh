@@ -1,0 +1,20 @@
+#!/bin/bash
+#SBATCH --job-name="driver"
+#SBATCH --comment="fleetctl:__RUN__/1"
+#SBATCH --chdir="/home/me/specs"
+#SBATCH --output="/runs/50%% done/__RUN__/logs/slurm-%j.out"
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+#SBATCH --dependency="afterany:41:42"
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+
+# Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
+# Each step: its name, how many words follow, and the words.
+exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
+  --step train 3 bash -c 'set -e
+srun hostname
+srun python train.py
+'

@@ -1,0 +1,21 @@
+#!/bin/bash
+#SBATCH --job-name="train-numpy"
+#SBATCH --comment="fleetctl:__RUN__/1"
+#SBATCH --chdir="/home/me/specs"
+#SBATCH --output="/runs/50%% done/__RUN__/logs/slurm-%j.out"
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+#SBATCH --dependency="afterany:41:42"
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --gpus-per-node="8"
+#SBATCH --time=0-00:10:00
+
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+
+# Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
+# Each step: its name, how many words follow, and the words.
+exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
+  --step train 11 srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=1 --gpus-per-node=8 --kill-on-bad-exit=1 --export=ALL bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+python3 train_numpy.py --steps 300'

@@ -1,0 +1,166 @@
+"""The job side's decisions: its command line, its identity, its exit status, and its claim."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fleetctl.errors import JobSideError, UsageError
+from fleetctl.launch.environment import claim_attempt, run_environment
+from fleetctl.launch.model import Order, Step, exit_status, identity, parse_order, step_nodes
+from fleetctl.launch.run import World, launch
+from fleetctl.rundir.model import EventKind
+from fleetctl.rundir.store import RunDir, Store
+from fleetctl.spec.env_file import parse_env_file, read_env_file
+from tests.unit.test_rundir import record
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOB = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "node1"}
+
+
+class StillClock:
+    """Time moves only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+
+    def now(self) -> datetime:
+        return NOW
+
+    def monotonic_s(self) -> float:
+        return self.slept_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_s += duration_s
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    store = Store(tmp_path)
+    store.ensure()
+    made = store.create(record("r-aaaaaa"), "")
+    made.submission_dir(1).mkdir()
+    made.event_log("login").append(NOW, EventKind.INTENT, submission=1)
+    return made
+
+
+def order(run: RunDir, *needs: str) -> Order:
+    return Order(str(run.path), 1, None, needs, (Step("train", ("true",)),))
+
+
+def world() -> World:
+    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda text: None)
+
+
+def test_a_users_words_are_never_options() -> None:
+    words = [
+        "--run-dir",
+        "/r",
+        "--submission",
+        "2",
+        "--step",
+        "a",
+        "3",
+        "srun",
+        "--step",
+        "--needs",
+        "--step",
+        "b",
+        "1",
+        "x",
+    ]
+    parsed = parse_order(words)
+    assert parsed.steps == (Step("a", ("srun", "--step", "--needs")), Step("b", ("x",)))
+    assert (parsed.run_dir, parsed.submission, parsed.env_file, parsed.needs) == ("/r", 2, None, ())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--run-dir", "/r", "--submission", "1"],
+        ["--run-dir", "/r", "--submission", "1", "--step", "a", "3", "x"],
+        ["--run-dir", "/r", "--submission", "one", "--step", "a", "1", "x"],
+        ["--run-dir", "/r", "--submission", "1", "--new-option", "x"],
+    ],
+)
+def test_a_script_of_another_fleetctl_is_refused(words: list[str]) -> None:
+    with pytest.raises(JobSideError):
+        parse_order(words)
+
+
+def test_an_array_element_belongs_to_its_array() -> None:
+    element = identity({**JOB, "SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "4"})
+    assert (element.owner, element.job_id, element.task) == ("7", "7_4", 4)
+    assert identity(JOB).task is None
+    with pytest.raises(JobSideError):
+        identity({})
+
+
+def test_a_hetjobs_step_knows_its_own_nodes() -> None:
+    environ = {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[5-6]"}
+    assert step_nodes(environ, 0) == "n1"
+    assert step_nodes(environ, 1) == "n[5-6]"
+
+
+def test_exit_status_is_the_shells() -> None:
+    assert exit_status([0, 0]) == 0
+    assert exit_status([0, 3]) == 3
+    assert exit_status([-9, 0]) == 137
+
+
+def test_a_second_job_of_one_submission_ends_itself(run: RunDir) -> None:
+    run.claim(1, "6", "c", "node9", NOW)
+    with pytest.raises(JobSideError, match=r"duplicate.*job 6 owns it"):
+        launch(order(run), identity(JOB), world())
+    assert not list((run.path / "attempts").iterdir()), "nothing was started"
+
+
+def test_a_voided_submission_starts_nothing(run: RunDir) -> None:
+    run.claim(1, None, None, "login", NOW)
+    with pytest.raises(JobSideError, match="given up"):
+        launch(order(run), identity(JOB), world())
+
+
+def test_the_same_id_on_another_cluster_is_another_job(run: RunDir) -> None:
+    run.claim(1, "7", "elsewhere", "node9", NOW)
+    with pytest.raises(JobSideError, match="duplicate"):
+        launch(order(run), identity(JOB), world())
+
+
+def test_what_we_need_must_have_finished_well(run: RunDir, tmp_path: Path) -> None:
+    first = Store(tmp_path).create(record("first-aaaaaa"), "")
+    with pytest.raises(JobSideError, match="did not finish well"):
+        launch(order(run, str(first.path)), identity(JOB), world())
+
+
+def test_attempts_are_numbered_without_gaps(tmp_path: Path) -> None:
+    assert [claim_attempt(tmp_path / "attempts") for _ in range(11)][-1] == "11.0"
+
+
+def test_the_training_finds_fleetctl_train_and_keeps_its_own_path(run: RunDir) -> None:
+    found = run_environment({"PYTHONPATH": "/mine"}, run, "1.0", identity(JOB), {"TOKEN": "s"})
+    assert found["PYTHONPATH"] == f"{run.path}/python:/mine"
+    assert found["TOKEN"] == "s"
+    assert found["FLEETCTL_PROGRESS_FILE"] == f"{run.path}/attempts/1.0/progress.json"
+
+
+def test_an_env_file_is_read_and_never_executed() -> None:
+    raw = b"# secrets\nA=1\nexport B=\"two words\"\n\nC='$(id)'\nD=a=b\r\n"
+    assert parse_env_file(raw, "f") == {"A": "1", "B": "two words", "C": "$(id)", "D": "a=b"}
+    with pytest.raises(UsageError, match=r"f:2: expected KEY=VALUE$"):
+        parse_env_file(b"A=1\nhunter2\n", "f")
+
+
+def test_an_env_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "env"
+    path.write_text("A=1\n")
+    path.chmod(0o640)
+    with pytest.raises(UsageError, match="can be read by others"):
+        read_env_file(path)
+    path.chmod(0o600)
+    assert read_env_file(path) == {"A": "1"}
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_env_file(tmp_path)

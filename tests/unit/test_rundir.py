@@ -1,0 +1,153 @@
+"""The run directory: exclusive claims, and readers that survive what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fleetctl.errors import RunDirError, RunUnknown
+from fleetctl.rundir import files
+from fleetctl.rundir.model import Attempt, EventKind, RunKind, RunRecord, SubmissionState, finished_well
+from fleetctl.rundir.store import RunDir, Store, new_run_id
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def record(run_id: str, **fields: object) -> RunRecord:
+    values: dict[str, object] = {
+        "run_id": run_id,
+        "name": "r",
+        "user": "me",
+        "created_at": NOW,
+        "kind": RunKind.PLAIN,
+        "spec_digest": "d",
+        "spec_source": "/s/train.yaml",
+        "workdir": "/w",
+        "nodes": 2,
+        "tasks": 1,
+        "slurm_conf": "",
+        "fleetctl_version": "0",
+    }
+    return RunRecord(**{**values, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "runs")
+    made.ensure()
+    return made
+
+
+@pytest.fixture
+def run(store: Store) -> RunDir:
+    made = store.create(record("r-aaaaaa"), "name: r\n")
+    made.submission_dir(1).mkdir()
+    return made
+
+
+def test_a_record_comes_back_as_it_was(run: RunDir) -> None:
+    assert run.record() == record("r-aaaaaa")
+
+
+def test_a_claim_has_exactly_one_winner(run: RunDir) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(lambda job: run.claim(1, str(job), "c", "h", NOW), range(64)))
+    assert won.count(True) == 1
+    claim = run.read_claim(1)
+    assert claim is not None
+    assert claim.job_id == str(won.index(True))
+    assert os.listdir(run.submission_dir(1)) == ["claim.json"], "no staged file stays behind"
+
+
+def test_a_void_claim_keeps_every_job_out(run: RunDir) -> None:
+    run.event_log("a").append(NOW, EventKind.INTENT, submission=1)
+    assert run.claim(1, None, None, "h", NOW)
+    assert not run.claim(1, "7", "c", "h", NOW)
+    assert run.history().state is SubmissionState.VOIDED
+
+
+def test_a_claim_by_a_job_beats_a_lost_answer(run: RunDir) -> None:
+    log = run.event_log("a")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    log.append(NOW, EventKind.UNKNOWN, submission=1, text="time-out")
+    assert run.history().state is SubmissionState.UNKNOWN
+    run.claim(1, "7", "c", "h", NOW)
+    assert (run.history().state, run.history().job_id) == (SubmissionState.SUBMITTED, "7")
+
+
+def test_a_torn_last_line_and_an_unknown_kind_are_passed_over(run: RunDir) -> None:
+    log = run.event_log("a")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    with open(log.path, "a") as file:
+        file.write(json.dumps({"schema": 9, "time": NOW.isoformat(), "kind": "from_the_future"}) + "\n")
+        file.write('{"schema": 1, "time": "2026-01-01T00:00:00+00:00", "kind": "submi')
+    assert run.history().state is SubmissionState.UNKNOWN
+
+
+def test_events_of_two_writers_add_up(run: RunDir) -> None:
+    run.event_log("login").append(NOW, EventKind.INTENT, submission=1)
+    job = run.event_log("job-7")
+    facts = {"submission": 1, "attempt": "1.0", "task": None, "job_id": "7"}
+    job.append(NOW, EventKind.ATTEMPT_STARTED, **facts, host="node1")
+    assert not finished_well(run.history())
+    job.append(NOW, EventKind.ATTEMPT_ENDED, **facts, exit_code=0, terminated=False)
+    assert finished_well(run.history())
+    assert len(list((run.path / "events").iterdir())) == 2
+
+
+def test_a_newer_schema_is_named_and_not_misread(run: RunDir) -> None:
+    raw = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps({**raw, "schema": 99}))
+    with pytest.raises(RunDirError, match="schema 99"):
+        run.record()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}'])
+def test_a_damaged_record_is_named(run: RunDir, text: str) -> None:
+    (run.path / "run.json").write_text(text)
+    with pytest.raises(RunDirError, match=r"run\.json is"):
+        run.record()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"training_step": "many"}', '{"loss": null}'])
+def test_damaged_progress_is_no_progress(run: RunDir, text: str) -> None:
+    attempt = Attempt("1.0", "7", "node1", NOW)
+    run.attempt_dir("1.0", None).mkdir()
+    (run.attempt_dir("1.0", None) / "progress.json").write_text(text)
+    progress = run.progress(attempt)
+    assert progress is None or progress.training_step is None
+
+
+def test_a_run_is_found_by_id_start_and_job_id(store: Store, run: RunDir) -> None:
+    store.create(record("r-aaaabb"), "")
+    log = run.event_log("a")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    log.append(NOW, EventKind.SUBMITTED, submission=1, job_id="4711")
+    assert store.find("r-aaaaaa").run_id == "r-aaaaaa"
+    assert store.find("r-aaaab").run_id == "r-aaaabb"
+    assert store.find("4711").run_id == "r-aaaaaa"
+    with pytest.raises(RunUnknown, match="start of 2 runs"):
+        store.find("r-aaaa")
+    with pytest.raises(RunUnknown, match="no run"):
+        store.find("../r-aaaaaa")
+
+
+def test_ids_are_safe_and_differ() -> None:
+    ids = {new_run_id("my run/../x%j\n") for _ in range(100)}
+    assert len(ids) == 100
+    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-._") for one in ids)
+    assert new_run_id("...").startswith("run-")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOLCK])
+def test_what_the_system_refuses_is_one_line_with_a_remedy(code: int) -> None:
+    with pytest.raises(RunDirError) as caught, files.explained(Path("/x"), "write"):
+        raise OSError(code, os.strerror(code))
+    assert caught.value.message == f"cannot write /x: {os.strerror(code)}"
+    assert caught.value.remedy

@@ -1,0 +1,36 @@
+"""The record of a spec: plain JSON, nothing left out, and the same for the same spec."""
+
+from __future__ import annotations
+
+import json
+
+from fleetctl.spec.load import load_spec
+from fleetctl.spec.model import Spec
+from fleetctl.spec.record import spec_to_builtins
+from tests.unit.test_spec_load import HET
+from tests.unit.test_spec_schema import FULL
+
+
+def test_defaults_and_none_are_written_out_and_units_are_text() -> None:
+    record = spec_to_builtins(load_spec(FULL, "train.yaml"))
+    assert list(record) == list(Spec.__struct_fields__)
+    assert (record["resources"]["memory"], record["resources"]["time"]) == ("512G", "4h")
+    assert (record["resources"]["qos"], record["recovery"]["max_failures"]) == (None, 3)
+    assert (record["launch"], record["command"]) == ("torchrun", ["python", "train.py", "3"])
+
+
+def test_it_is_json_that_loads_again_as_the_same_spec() -> None:
+    for text in (FULL, HET, "name: a\ncommand: b\n"):
+        spec = load_spec(text, "train.yaml")
+        written = json.dumps(spec_to_builtins(spec), ensure_ascii=False)
+        assert load_spec(written, "record") == spec
+
+
+def test_the_order_of_the_environment_says_nothing_and_that_of_a_sweep_does() -> None:
+    def record(env: str, sweep: str) -> str:
+        text = f"name: a\ncommand: b\nenv: {env}\nsweep: {{parameters: {sweep}}}\n"
+        return json.dumps(spec_to_builtins(load_spec(text, "train.yaml")))
+
+    first = record("{A: 1, B: 2}", "{X: [1], Y: [2]}")
+    assert first == record("{B: 2, A: 1}", "{X: [1], Y: [2]}")
+    assert first != record("{A: 1, B: 2}", "{Y: [2], X: [1]}")

@@ -1,0 +1,110 @@
+"""What a run's state is, from its own record and from Slurm's word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState
+from fleetctl.rundir.view import RunState, own_jobs, view
+from fleetctl.slurm.model import Job, JobId, JobState
+from tests.unit.test_decide import RECORD, history, job
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SUBMITTED = replace(history(), state=SubmissionState.SUBMITTED, job_id="7")
+SWEEP = replace(SUBMITTED, record=replace(RECORD, kind=RunKind.SWEEP, tasks=4))
+
+
+def attempt(exit_code: int | None, *, name: str = "1.0", task: int | None = None) -> Attempt:
+    return Attempt(name, "7", "node1", NOW, task, NOW if exit_code is not None else None, exit_code)
+
+
+def in_state(word: str, **fields: object) -> Job:
+    return replace(job(7), state=JobState.parse(word), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("PENDING", RunState.PENDING),
+        ("RUNNING", RunState.RUNNING),
+        ("SUSPENDED", RunState.RUNNING),
+        ("CONFIGURING", RunState.PENDING),
+        ("REQUEUED", RunState.PENDING),
+        ("SPECIAL_EXIT", RunState.PENDING),
+        ("RESIZING", RunState.RUNNING),
+        ("STAGE_OUT", RunState.COMPLETING),
+        ("COMPLETING", RunState.COMPLETING),
+        ("COMPLETED", RunState.COMPLETED),
+        ("FAILED", RunState.FAILED),
+        ("OUT_OF_MEMORY", RunState.FAILED),
+        ("CANCELLED", RunState.CANCELLED),
+        ("TIMEOUT", RunState.TIMEOUT),
+        ("NODE_FAIL", RunState.NODE_FAIL),
+        ("PREEMPTED", RunState.PREEMPTED),
+        ("SOMETHING_NEW", RunState.UNKNOWN),
+    ],
+)
+def test_slurms_word_is_translated(word: str, state: RunState) -> None:
+    assert view(SUBMITTED, None, [in_state(word)]).state is state
+
+
+def test_silence_of_slurm_is_unknown_and_never_gone() -> None:
+    assert view(SUBMITTED, None, None).state is RunState.UNKNOWN
+    assert view(SWEEP, None, None).state is RunState.UNKNOWN
+
+
+def test_an_end_in_the_record_is_known_without_slurm() -> None:
+    assert view(replace(SUBMITTED, attempts=(attempt(0),)), None, None).state is RunState.COMPLETED
+    assert view(replace(SUBMITTED, attempts=(attempt(1),)), None, None).state is RunState.FAILED
+
+
+def test_a_forgotten_job_is_lost_unless_the_record_tells() -> None:
+    assert view(SUBMITTED, None, []).state is RunState.LOST
+    assert view(replace(SUBMITTED, attempts=(attempt(None),)), None, []).state is RunState.LOST
+    assert view(replace(SUBMITTED, attempts=(attempt(0),)), None, []).state is RunState.COMPLETED
+    assert view(replace(SUBMITTED, cancelled_at=NOW), None, []).state is RunState.CANCELLED
+    assert view(replace(SUBMITTED, observed_end="timeout"), None, []).state is RunState.TIMEOUT
+
+
+def test_a_requeued_job_is_pending_although_an_attempt_has_failed() -> None:
+    assert view(replace(SUBMITTED, attempts=(attempt(1),)), None, [in_state("PENDING")]).state is RunState.PENDING
+
+
+def test_open_and_refused_submissions() -> None:
+    assert view(history(), None, []).state is RunState.SUBMISSION_UNKNOWN
+    assert view(replace(history(), state=SubmissionState.REFUSED), None, []).state is RunState.NOT_SUBMITTED
+    assert not view(history(), None, []).state.is_finished
+    assert view(replace(history(), state=SubmissionState.VOIDED), None, []).state.is_finished
+
+
+def test_a_sweep_is_counted_by_element() -> None:
+    jobs = [
+        in_state("RUNNING", id=JobId(7, 1), node_list="node2"),
+        in_state("PENDING", id=JobId(7), pending_tasks="2-3%1", reason="Resources"),
+    ]
+    seen = view(replace(SWEEP, attempts=(attempt(0, task=0), attempt(None, task=1))), None, jobs)
+    assert seen.tasks_by_state == {"completed": 1, "running": 1, "pending": 2}
+    assert seen.state is RunState.RUNNING
+    assert seen.reason == "Resources"
+
+
+def test_a_sweep_with_one_failure_has_failed() -> None:
+    ends = (attempt(0, task=0), attempt(0, task=1), attempt(3, task=2), attempt(0, task=3))
+    assert view(replace(SWEEP, attempts=ends), None, []).state is RunState.FAILED
+    assert view(replace(SWEEP, attempts=ends), None, None).state is RunState.FAILED
+
+
+def test_a_job_id_that_now_belongs_to_another_job_is_not_ours() -> None:
+    stranger = job(7, comment="", command="/home/other/run.sh")
+    edited = job(7, comment="edited by its user")
+    assert own_jobs(SUBMITTED, "/runs/r-abc", [stranger]) == []
+    assert own_jobs(SUBMITTED, "/runs/r-abc", [edited]) == [edited]
+    assert own_jobs(SUBMITTED, "/runs/r-abc", [job(7, comment="fleetctl:r-abcd/1", command="x")]) == []
+
+
+def test_progress_is_shown() -> None:
+    seen = view(SUBMITTED, Progress(120, 300, 0.5), [in_state("RUNNING")])
+    assert (seen.training_step, seen.target_step, seen.loss) == (120, 300, 0.5)
