@@ -79,7 +79,6 @@ def compose(text: str, source: str) -> Node:
 
     :raises SpecError: one problem: there is no reading on after a broken structure.
     """
-    text = text.removeprefix("\ufeff")
     if bad := _NOT_YAML.search(text):
         raise _failure(
             _place_at(source, text, bad.start()),

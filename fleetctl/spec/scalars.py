@@ -29,7 +29,7 @@ def read_scalar(node: Scalar, shape: Shape) -> Any:
 
     :raises ValueError: what is wrong, as a whole clause.
     """
-    check_text(node)
+    _check_text(node)
     if isinstance(shape.type, type) and issubclass(shape.type, Enum):
         return _member(node.text, shape.type)
     read: Callable[[str], Any] = {int: _whole, bool: _truth, Duration: _duration, MemorySize: _memory}.get(
@@ -44,7 +44,7 @@ def read_scalar(node: Scalar, shape: Shape) -> Any:
     return value
 
 
-def check_text(node: Scalar) -> None:
+def _check_text(node: Scalar) -> None:
     """Refuse what cannot be kept as it was written.
 
     :raises ValueError: what is wrong, as a whole clause.

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from fleetctl.spec.compose import Items, Mapping, Node, Scalar, tag_name
 from fleetctl.spec.problems import MAX_SHOWN, Place, Problems, guess, printable
-from fleetctl.spec.scalars import check_limits, check_text, read_scalar, said
+from fleetctl.spec.scalars import check_limits, read_scalar, said
 from fleetctl.spec.shape import COMMAND, Field, Shape, fields
 
 
@@ -141,12 +141,7 @@ def _pairs(node: Mapping, path: str, problems: Problems) -> abc.Iterator[tuple[S
             problems.add(key.place, join(path, key.text), f"given twice, {_lines(first, key.place)}")
         else:
             seen[key.text] = key.place
-            try:
-                check_text(Scalar(key.place, key.text))
-            except ValueError as error:
-                problems.add(key.place, join(path, key.text), str(error))
-            else:
-                yield key, value
+            yield key, value
 
 
 def _lines(first: Place, second: Place) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 from math import prod
 from typing import Any, TypeVar
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,8 @@ from fleetctl.spec.shape import COMMAND, Field, Shape, fields
 from fleetctl.units import Duration, MemorySize
 
 Part = TypeVar("Part", Spec, Group)
+# A busy machine is no failure: what takes long here is making the examples.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Values are made from the same shapes that the loader reads.
 ODD = (
@@ -144,12 +146,13 @@ def quoted(text: str) -> str:
     return '"' + "".join(char if char.isascii() and char.isalnum() else f"\\U{ord(char):08x}" for char in text) + '"'
 
 
-@settings(max_examples=200)
+@settings(BUSY, max_examples=200)
 @given(SPECS)
 def test_every_value_survives_being_written_and_read(spec: Spec) -> None:
     assert load_spec(dump(spec_to_builtins(spec)), "t.yaml") == spec
 
 
+@BUSY
 @given(SPECS)
 def test_the_record_of_a_spec_tells_everything(spec: Spec) -> None:
     """Two specs with one record are one spec, so a digest of the record is a digest of the spec."""

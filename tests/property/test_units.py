@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetctl.units import Duration, MemorySize
@@ -12,6 +12,7 @@ from fleetctl.units import Duration, MemorySize
 _SECONDS = st.integers(0, 86_400 * 999_999_999)
 
 
+@settings(deadline=None)
 @given(_SECONDS)
 def test_a_duration_round_trips_in_both_forms(seconds: int) -> None:
     value = Duration(seconds)
@@ -19,17 +20,20 @@ def test_a_duration_round_trips_in_both_forms(seconds: int) -> None:
     assert Duration.parse(value.slurm()) == value
 
 
+@settings(deadline=None)
 @given(_SECONDS, _SECONDS)
 def test_durations_are_ordered_by_length(one: int, other: int) -> None:
     assert (Duration(one) < Duration(other)) == (one < other)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 999_999_999), st.sampled_from("KMGT"))
 def test_a_memory_size_round_trips(count: int, unit: str) -> None:
     value = MemorySize.parse(f"{count}{unit}")
     assert MemorySize.parse(str(value)) == value
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_read_or_refused_with_what_was_expected(text: str) -> None:
     assert _refusal(Duration.parse, text).startswith("a duration")

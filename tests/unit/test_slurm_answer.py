@@ -135,10 +135,18 @@ def test_a_killed_sbatch_leaves_it_unknown_whatever_it_said(status: int, stderr:
         assert isinstance(classify_submit(killed, "", stderr), Unknown)
 
 
+@pytest.mark.parametrize("killed", [-9, 124, 137, 143])
+def test_a_killed_sbatch_leaves_it_unknown_even_after_a_refusal(killed: int) -> None:
+    assert isinstance(classify_submit(killed, "", failed("Invalid partition name specified")), Unknown)
+    assert isinstance(classify_submit(killed, "", failed(CONNECT_FAILURE)), Unknown)
+
+
 @pytest.mark.parametrize(
     ("status", "stderr"),
     [
         (0, ""),
+        (0, failed("Invalid partition name specified")),
+        (1, failed(CONNECT_FAILURE) + failed("Invalid partition name specified")),
         (0, "sbatch: Job 23 to start at 2026-11-30T07:23:53 using 1 processors on nodes n2 in partition gpu\n"),
         (1, ""),
         (1, 'Traceback (most recent call last):\n  File "/usr/local/bin/sbatch", line 3\n'),
@@ -168,6 +176,11 @@ def test_the_sites_own_words_are_kept_on_one_line() -> None:
     assert "*** Use -A PROJECT" in answer.text
     assert "see https://site/ projects" in answer.text
     assert answer.text.isprintable()
+
+
+def test_a_repeated_line_is_kept_once() -> None:
+    stderr = "sbatch: error: no project\n" * 3 + failed("Unspecified error")
+    assert classify_submit(1, "", stderr) == Refused(1, "no project; Batch job submission failed: Unspecified error")
 
 
 def test_sbatch_that_could_not_be_started_is_a_refusal() -> None:

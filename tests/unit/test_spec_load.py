@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from fleetctl.errors import SpecError
+from fleetctl.spec import walk
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import (
     Checkpoint,
@@ -426,6 +427,13 @@ def test_the_rules_of_groups(old: str, new: str, expected: str) -> None:
     assert len(found) == (2 if "nam: " in new and "name" not in new else 1)
 
 
+def test_one_line_for_one_mistake_that_reaches_two_groups() -> None:
+    text = HET.replace("  nodes: 2\n", "  nodes: 2\n  tasks_per_node: 8\n").replace(
+        "script: y", "launch: torchrun\n  script: y"
+    )
+    assert problem(text).startswith("4:19: resources.tasks_per_node: expected 1, or nothing, under torchrun")
+
+
 def test_one_group_is_too_few_and_an_empty_list_is_none() -> None:
     assert problem("name: a\ngroups: [{name: g, command: c}]\n") == "2:9: groups: expected at least two groups, or none"
     assert load("name: a\ncommand: b\ngroups: []\n").groups == ()
@@ -477,11 +485,27 @@ def test_a_sweep_may_be_as_large_as_slurms_largest_array() -> None:
     assert load(text(577, 6932))
 
 
-def test_after_a_hundred_problems_the_rest_is_counted() -> None:
+@pytest.mark.parametrize("name", ["SLURM_X", "SBATCH_X", "FLEETCTL_X"])
+@pytest.mark.parametrize("place", ["env: {%s: x}", "sweep: {parameters: {%s: [x]}}"])
+def test_the_names_that_slurm_and_fleetctl_use_are_reserved(name: str, place: str) -> None:
+    assert "these are reserved" in problem(f"name: a\ncommand: b\n{place % name}\n")
+    assert load(f"name: a\ncommand: b\n{place % 'SLURMX'}\n")
+    assert load(f"name: a\ncommand: b\n{place % 'LD_LIBRARY_PATH'}\n")
+
+
+def test_after_a_hundred_problems_the_rest_is_counted_and_no_longer_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    guesses: list[str] = []
+
+    def guess(written: str, names: object) -> str:
+        guesses.append(written)
+        return "a guess"
+
+    monkeypatch.setattr(walk, "guess", guess)
     text = "name: a\ncommand: b\n" + "".join(f"x{index}: 1\n" for index in range(150))
     found = problems(text)
     assert len(found) == 101
     assert found[-1] == "and 50 more problems"
+    assert len(guesses) == 100
 
 
 def test_a_good_spec_pays_for_no_difflib(monkeypatch: pytest.MonkeyPatch) -> None:
