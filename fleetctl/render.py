@@ -6,12 +6,13 @@ Templates only lay out what is prepared here, so that no template can forget to 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import StrEnum
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from fleetctl.errors import UsageError
+from fleetctl.slurm.model import GpuStyle, MemoryStyle
 from fleetctl.spec.model import Container, ContainerRuntime, Group, Launcher, Resources, Spec
 from fleetctl.units import MemorySize
 
@@ -28,32 +29,14 @@ _TORCHRUN = (
 )
 
 
-class GpuStyle(StrEnum):
-    """How this cluster wants GPUs asked for; the two are mutually exclusive (sbatch.1, enforced from 26.05)."""
-
-    GPUS_PER_NODE = "gpus_per_node"
-    GRES = "gres"
-    NONE = "none"  # Slurm has no GPUs configured
-
-
-class MemoryStyle(StrEnum):
-    """How this cluster wants memory asked for; the forms are mutually exclusive (sbatch.1, --mem)."""
-
-    PER_NODE = "per_node"
-    PER_CPU = "per_cpu"
-    NONE = "none"  # memory is not scheduled: emit nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """What a cluster profile says about flags."""
 
     gpus: GpuStyle = GpuStyle.GPUS_PER_NODE
     memory: MemoryStyle = MemoryStyle.PER_NODE
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """What the script must know besides the spec. Paths are absolute; `after` are job ids, `needs` run directories."""
 
     run_id: str

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Nine digits at most: int() refuses very long ones in words of its own.
+# Nine digits at most: int() refuses very long ones in words of its own. Texts, compiled at their first use: compiling
+# at import would cost every command several milliseconds.
 _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_WORDED = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
-_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d):([0-5]?\d)", re.ASCII)
-_DAYS_HOURS = re.compile(r"(\d{1,9})-(\d{1,9})(?::([0-5]?\d))?", re.ASCII)
-_MEMORY = re.compile(r"(\d{1,9})([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
+_WORDED = r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?"
+_CLOCK = r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d):([0-5]?\d)"
+_DAYS_HOURS = r"(\d{1,9})-(\d{1,9})(?::([0-5]?\d))?"
+_MEMORY = r"(\d{1,9})([KMGT])(?:i?B)?"
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 
 
@@ -30,13 +31,13 @@ class Duration:
         :raises ValueError: says what was expected. `12:30` and a bare number are refused: people disagree on them.
         """
         text = text.strip()
-        if text and (match := _WORDED.fullmatch(text)):
+        if text and (match := re.fullmatch(_WORDED, text, re.ASCII)):
             parts = zip(match.groups(), _UNIT_S.values(), strict=True)
             return cls(sum(int(number) * unit for number, unit in parts if number))
-        if match := _CLOCK.fullmatch(text):
+        if match := re.fullmatch(_CLOCK, text, re.ASCII):
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
             return cls(days * 86_400 + hours * 3_600 + minutes * 60 + seconds)
-        if match := _DAYS_HOURS.fullmatch(text):
+        if match := re.fullmatch(_DAYS_HOURS, text, re.ASCII):
             days, hours, minutes = (int(part or 0) for part in match.groups())
             return cls(days * 86_400 + hours * 3_600 + minutes * 60)
         if text.isascii() and text.isdigit():
@@ -71,7 +72,7 @@ class MemorySize:
 
         :raises ValueError: says what was expected.
         """
-        if match := _MEMORY.fullmatch(text.strip()):
+        if match := re.fullmatch(_MEMORY, text.strip(), re.ASCII | re.IGNORECASE):
             return cls(int(match[1]) * _KIB[match[2].upper()])
         raise ValueError("a memory size with a unit, such as 64G or 512M")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +17,7 @@ class ReachedTheWorld(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _no_world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(request.node.path).relative_to(Path(__file__).parent).parts[0]
     if folder not in _WORLDLY:
 
@@ -27,7 +26,6 @@ def _no_world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
         monkeypatch.setattr(socket.socket, "connect", refuse)
-    yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

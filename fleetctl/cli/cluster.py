@@ -36,6 +36,7 @@ def probe(test_job: bool, partition: str | None, account: str | None, as_json: b
 
     import msgspec
 
+    from fleetctl.rundir.files import explained
     from fleetctl.slurm import profile
     from fleetctl.slurm.connect import connect
     from fleetctl.slurm.prove import prove_comments
@@ -54,7 +55,8 @@ def probe(test_job: bool, partition: str | None, account: str | None, as_json: b
             note(line)
     taken = profile.probe(slurm, here.clock.now(), comments=comments)
     path = profile.profile_path(here.runs_root, here.environ)
-    profile.save_profile(path, taken)
+    with explained(path, "write"):
+        profile.save_profile(path, taken)
     note(f"saved as {path}")
     shown = msgspec.to_builtins(taken)
     if as_json:

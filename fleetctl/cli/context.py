@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from fleetctl.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
-class App:
+class App(NamedTuple):
     """The process's edges. `environ` is what the user's shell gave; `runs_root` holds one folder per run."""
 
     clock: Clock

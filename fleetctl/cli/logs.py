@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from fleetctl.cli.context import App, app
 from fleetctl.cli.output import json_option, note, print_json
@@ -109,8 +109,7 @@ def _follow(here: App, run: RunDir, task: int | None) -> None:
     note(f"run {seen.run_id}  {seen.state.value}")
 
 
-@dataclass(slots=True)
-class _Tail:
+class _Tail(Struct):
     """A log file and how far it was printed. Bytes go through unchanged."""
 
     path: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,7 +45,7 @@ def user_name() -> str:
 
 def host_name() -> str:
     """The short name of this machine, for event files."""
-    return socket.gethostname().partition(".")[0] or "host"
+    return os.uname().nodename.partition(".")[0] or "host"
 
 
 def store_of(app: App) -> Store:
@@ -64,13 +63,19 @@ def slurm_of(app: App) -> Slurm:
 
 def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
     """The cluster's profile: the cached one, else probed now without a test job and kept."""
+    from contextlib import suppress
+
+    from msgspec.structs import replace
+
     from fleetctl.slurm import profile
 
     path = profile.profile_path(app.runs_root, app.environ)
     found = profile.load_profile(path, app.environ, app.clock.now())
     if found is None:
-        found = profile.probe(slurm, app.clock.now())
-        profile.save_profile(path, found)
+        taken = profile.probe(slurm, app.clock.now())
+        found = replace(taken, comments=profile.saved_proof(path, taken.cluster_name))
+        with suppress(OSError):  # only a cache; a run root that cannot be written is told where it matters
+            profile.save_profile(path, found)
     return found
 
 
@@ -124,7 +129,7 @@ def as_json(seen: RunView) -> dict[str, Any]:
     """The stable keys of a run; docs/json.md describes them."""
     from datetime import datetime
 
-    raw = {name: getattr(seen, name) for name in type(seen).__slots__}
+    raw = {name: getattr(seen, name) for name in type(seen).__struct_fields__}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in raw.items()}
 
 

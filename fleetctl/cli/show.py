@@ -80,5 +80,5 @@ def _time(moment: datetime | None) -> str:
 
 
 def _attempt_json(attempt: Attempt) -> dict[str, object]:
-    raw = {name: getattr(attempt, name) for name in type(attempt).__slots__}
+    raw = {name: getattr(attempt, name) for name in type(attempt).__struct_fields__}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in raw.items()}

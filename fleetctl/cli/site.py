@@ -75,9 +75,9 @@ def dry_script(plan: Plan, here: App, template_dirs: Sequence[Path]) -> str:
 
 
 def _style(profile: ClusterProfile) -> Style:
-    from fleetctl.render import GpuStyle, MemoryStyle, Style
+    from fleetctl.render import Style
 
-    return Style(GpuStyle(profile.gpu_style.value), MemoryStyle(profile.memory_style.value))
+    return Style(profile.gpu_style, profile.memory_style)
 
 
 def _template_dirs(here: App, given: Sequence[Path]) -> tuple[Path, ...]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fleetctl.errors import JobSideError
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing to start: its name and argument vector."""
 
     name: str
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """The command line that the batch script gives."""
 
     run_dir: str
@@ -27,8 +26,7 @@ class Order:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JobIdentity:
+class JobIdentity(Struct, frozen=True):
     """Who this job is. `owner` is what a claim names: the array's id for an element, the leader's for a hetjob."""
 
     owner: str

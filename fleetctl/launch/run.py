@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+
+from msgspec import Struct
 
 from fleetctl import process
 from fleetctl.clock import Clock
@@ -23,8 +24,7 @@ _NOT_FOUND = 127  # the shell's status for a command that does not exist
 _NEEDED_WITHIN_S = 90.0  # an NFS client may show another host's new file 60 s late (nfs(5), acdirmax)
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """The edges: time, Slurm's environment, and the address of a node's name."""
 
     clock: Clock

@@ -17,10 +17,11 @@ The directory is the truth about a run. Who writes what:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 SCHEMA_VERSION = 1
 
@@ -33,8 +34,7 @@ class RunKind(StrEnum):
     SWEEP = "sweep"
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """run.json. Times are aware UTC; `nodes` is the number that the spec asks for, of one task of a sweep."""
 
     run_id: str
@@ -69,17 +69,15 @@ class EventKind(StrEnum):
     DUPLICATE = "duplicate"  # a job that was not the owner ended itself
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One line of an event file; `data` holds the kind's own fields."""
 
     time: datetime
     kind: EventKind
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """claim.json of one submission: the job that owns it, or None when it was voided."""
 
     job_id: str | None
@@ -88,8 +86,7 @@ class Claim:
     time: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """progress.json as far as it could be read; a field that was not written is None."""
 
     training_step: int | None
@@ -107,8 +104,7 @@ class SubmissionState(StrEnum):
     VOIDED = "voided"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One start of the run by Slurm, as its own events tell it; `exit_code` is None while it has not ended."""
 
     name: str
@@ -121,8 +117,7 @@ class Attempt:
     terminated: bool = False  # it was asked to end (SIGTERM) before it ended
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The events of one run, added up. `submission` counts from 1; 0 means none."""
 
     record: RunRecord

@@ -11,10 +11,11 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from fleetctl.errors import RunDirError, RunUnknown
 from fleetctl.rundir import files
@@ -42,8 +43,7 @@ def new_run_id(name: str) -> str:
     return f"{slug}-{''.join(secrets.choice(letters) for _ in range(6))}"
 
 
-@dataclass(frozen=True, slots=True)
-class EventLog:
+class EventLog(Struct, frozen=True):
     """One writer's event file. Nobody else appends to it."""
 
     path: Path
@@ -59,8 +59,7 @@ class EventLog:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class RunDir:
+class RunDir(Struct, frozen=True):
     """The folder of one run."""
 
     path: Path
@@ -124,7 +123,7 @@ class RunDir:
                 f"{self.path}/run.json is {what}", remedy="use the fleetctl that made it, or move it away"
             )
         try:
-            values = {name: raw[name] for name in RunRecord.__slots__}
+            values = {name: raw[name] for name in RunRecord.__struct_fields__}
             values |= {"created_at": datetime.fromisoformat(raw["created_at"]), "kind": RunKind(raw["kind"])}
         except (KeyError, ValueError) as error:
             raise RunDirError(f"{self.path}/run.json is damaged ({error})", remedy="move it away") from None
@@ -165,8 +164,7 @@ class RunDir:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """All runs under one root."""
 
     root: Path
@@ -185,7 +183,7 @@ class Store:
         run.json comes last: a folder without it is not a run.
         """
         run = RunDir(self.root / record.run_id)
-        raw = {name: getattr(record, name) for name in RunRecord.__slots__}
+        raw = {name: getattr(record, name) for name in RunRecord.__struct_fields__}
         raw |= {"schema": SCHEMA_VERSION, "created_at": record.created_at.isoformat(), "kind": record.kind.value}
         run.path.mkdir()
         with files.explained(run.path, "write"):
@@ -249,8 +247,7 @@ class Store:
         return self.root / ".index" / f"{spec_digest}.lock"
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """The ids of the runs of one spec, oldest first. Only its lock's holder uses it."""
 
     path: Path

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, last_attempts
 from fleetctl.slurm.model import BaseState, Job, StateFlag, has_task
@@ -81,8 +82,7 @@ _PRECEDENCE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(Struct, frozen=True):
     """The fields that `ls` and `show` print; None is unknown or not applicable."""
 
     run_id: str

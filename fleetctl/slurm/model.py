@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 _JOB_ID = re.compile(r"([0-9]+)(?:_([0-9]+)|\+([0-9]+)|_\[[^\]\s;]*\])?(?:;([^\s;]+))?", re.ASCII)
 _TASK_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([1-9][0-9]*))?)?", re.ASCII)
@@ -18,8 +19,7 @@ MAX_JOB_NUMBER = 2**32 - 1  # job ids are uint32_t (slurm.h)
 MAX_ARRAY_INDEX = 4_000_001  # the cap of MaxArraySize (slurm.conf.5)
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(Struct, frozen=True):
     """The number that people use: of a job, of one array element or of one hetjob component.
 
     `cluster` is kept apart: Slurm's own commands take it as an option, never within the id.
@@ -56,6 +56,22 @@ class JobId:
     def _order(self) -> tuple[str, int, int, int]:
         index = -1 if self.array_index is None else self.array_index
         return (self.cluster or "", self.base, index, -1 if self.het_offset is None else self.het_offset)
+
+
+class GpuStyle(StrEnum):
+    """How this cluster wants GPUs asked for; the two are mutually exclusive (sbatch.1, enforced from 26.05)."""
+
+    GPUS_PER_NODE = "gpus_per_node"
+    GRES = "gres"  # select/linear and select/cons_res refuse the --gpus options
+    NONE = "none"  # Slurm has no GPUs configured
+
+
+class MemoryStyle(StrEnum):
+    """How this cluster wants memory asked for; the forms are mutually exclusive (sbatch.1, --mem)."""
+
+    PER_NODE = "per_node"
+    PER_CPU = "per_cpu"
+    NONE = "none"  # memory is not scheduled: emit nothing
 
 
 class BaseState(StrEnum):
@@ -102,8 +118,7 @@ _GOING_ON = frozenset({BaseState.PENDING, BaseState.RUNNING, BaseState.SUSPENDED
 _DESCRIPTIVE = frozenset({StateFlag.LAUNCH_FAILED, StateFlag.RECONFIG_FAIL, StateFlag.REVOKED, StateFlag.UPDATE_DB})
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
+class JobState(Struct, frozen=True):
     """A base state and flags. The text commands show one word: a flag hides the base state, which is then None."""
 
     base: BaseState | None
@@ -147,8 +162,7 @@ class JobState:
         return "+".join([*words, *sorted(self.flags), *self.unknown])
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One row of the controller: a job, an array element, an array's pending rest, or a hetjob component."""
 
     id: JobId
@@ -187,8 +201,7 @@ class Job:
         return wanted.array_index == self.id.array_index or has_task(self.pending_tasks, wanted.array_index)
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+class JobRecord(Struct, frozen=True):
     """One row of accounting: one run of a job; a requeue begins another row with the same id."""
 
     id: JobId
@@ -210,8 +223,7 @@ class JobRecord:
     db_index: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node: one base state (`IDLE`, `MIXED`, `DOWN` ...) and flags (`DRAIN`, `NOT_RESPONDING` ...), upper case."""
 
     name: str
@@ -228,8 +240,7 @@ class Node:
     partitions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """A partition; None for a time is no limit, or no default."""
 
     name: str
@@ -248,30 +259,26 @@ class AdminLevel(StrEnum):
     ADMINISTRATOR = "Administrator"
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """Slurm has the job."""
 
     job_id: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """There is no job: Slurm said no, or sbatch did before it asked. The same call will be refused again."""
 
     code: int
     text: str  # Slurm's and the site's own words, one line
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(Struct, frozen=True):
     """There is no job: sbatch never got a connection to a controller. Submitting again is safe."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """There may be a job. Only a lookup can tell."""
 
     text: str

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from fleetctl.errors import CannotTell, SlurmRefused
-from fleetctl.slurm.model import AdminLevel, Node, Partition
+from fleetctl.slurm.model import AdminLevel, GpuStyle, MemoryStyle, Node, Partition
 from fleetctl.slurm.port import Slurm
 
 SCHEMA = 1
@@ -30,22 +30,6 @@ _KILL_WAIT_S = 30
 _MIN_JOB_AGE_S = 300
 _CRED_EXPIRE_S = 120  # AuthInfo, cred_expire; a requeued job waits that long, so that old credentials die first
 _MAX_SCRIPT_SIZE = 4 * 1024 * 1024  # SchedulerParameters, max_script_size
-
-
-class GpuStyle(StrEnum):
-    """How GPUs are asked for."""
-
-    GPUS_PER_NODE = "gpus_per_node"
-    GRES = "gres"  # select/linear and select/cons_res refuse the --gpus options
-    NONE = "none"
-
-
-class MemoryStyle(StrEnum):
-    """How memory is asked for."""
-
-    PER_NODE = "per_node"
-    PER_CPU = "per_cpu"
-    NONE = "none"  # not a resource here
 
 
 class Comments(StrEnum):
@@ -181,17 +165,28 @@ def profile_path(runs_root: Path, environ: Mapping[str, str]) -> Path:
 
 def load_profile(path: Path, environ: Mapping[str, str], now: datetime) -> ClusterProfile | None:
     """The saved profile; None when there is none, or it is of another schema, too old, or older than slurm.conf."""
-    try:
-        profile = msgspec.json.decode(path.read_bytes(), type=ClusterProfile)
-    except (OSError, msgspec.MsgspecError, UnicodeError):
-        return None
-    if profile.schema != SCHEMA or not timedelta(0) <= now - profile.taken_at <= MAX_AGE:
+    profile = _read(path)
+    if profile is None or not timedelta(0) <= now - profile.taken_at <= MAX_AGE:
         return None
     try:
         changed_at = datetime.fromtimestamp(os.stat(environ.get("SLURM_CONF") or profile.slurm_conf).st_mtime, UTC)
     except OSError:
         return profile  # configless: there is no file to compare with
     return None if changed_at > profile.taken_at else profile
+
+
+def saved_proof(path: Path, cluster_name: str) -> Comments:
+    """What a test job on this cluster once proved about comments: it outlives the rest of a stale profile."""
+    profile = _read(path)
+    return profile.comments if profile is not None and profile.cluster_name == cluster_name else Comments.UNPROVEN
+
+
+def _read(path: Path) -> ClusterProfile | None:
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=ClusterProfile)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+    return profile if profile.schema == SCHEMA else None
 
 
 def save_profile(path: Path, profile: ClusterProfile) -> None:

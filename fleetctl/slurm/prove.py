@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fleetctl.errors import CannotTell, JobUnknown, SlurmError
 from fleetctl.slurm.model import Accepted, Job, JobId
@@ -16,8 +17,7 @@ _SCRIPT = "#!/bin/sh\n# fleetctl cluster probe: this job is held, looked up and 
 _OPTIONS = ("--hold", "--time=1", "--job-name=fleetctl-probe", "--output=/dev/null")
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """What the test job showed, and what was done, in sentences."""
 
     comments: Comments

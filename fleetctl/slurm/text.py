@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from fleetctl import process
 from fleetctl.errors import CannotTell, JobUnknown, SlurmMissing, SlurmRefused, SlurmUnreachable
@@ -37,8 +38,7 @@ _QUERY_ENVIRON = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s", "SLURM
 _REMEDY = "load the site's Slurm module, or go to a login node"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How long a command may take, in seconds."""
 
     submit_s: int = 150  # sbatch may block 120 s by itself (sbatch.c, MAX_RETRIES 15, sleep 1..15)

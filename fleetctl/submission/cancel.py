@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fleetctl.clock import Clock
 from fleetctl.errors import JobUnknown, SubmissionUnknown
@@ -13,8 +13,7 @@ from fleetctl.slurm.model import JobId
 from fleetctl.slurm.port import Slurm
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """What became of the wish."""
 
     run_id: str

@@ -7,8 +7,9 @@ before anything else, so that even a job that appears against all rules ends its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from fleetctl.rundir.model import History, comment_of
 from fleetctl.slurm.model import Job
@@ -16,28 +17,24 @@ from fleetctl.slurm.model import Job
 SBATCH_LIMIT_S = 150.0  # sbatch may block 120 s by itself (src/sbatch/sbatch.c, MAX_RETRIES: sleeps of 1..15 s)
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """How long to wait before an absent job counts as never submitted."""
 
     message_timeout_s: float  # slurm.conf.5, MessageTimeout
     sbatch_limit_s: float = SBATCH_LIMIT_S
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Exactly one job is this submission."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """The job does not exist and never will."""
 
 
-@dataclass(frozen=True, slots=True)
-class StillUnknown:
+class StillUnknown(Struct, frozen=True):
     """No conclusion. `absent` tells whether this lookup counts as one that did not find the job."""
 
     why: str

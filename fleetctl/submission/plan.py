@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fleetctl.errors import UsageError
 from fleetctl.render import Context, Style, component_resources, render, sweep_size
@@ -32,8 +33,7 @@ _SBATCH_DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A valid spec and where it came from. `digest` names the same spec by the same user."""
 
     spec: Spec
@@ -103,8 +103,7 @@ def total_nodes(spec: Spec) -> int:
     return sum(resources.nodes for resources in component_resources(spec))
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True):
     """Job ids that Slurm waits for, and run directories whose record must say that they finished well."""
 
     after: tuple[str, ...] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from fleetctl.clock import Clock
 from fleetctl.rundir.model import EventKind, History, SubmissionState
@@ -14,16 +15,14 @@ from fleetctl.slurm.port import Slurm
 from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judge
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """The run's history after a look; `doubt` says what is missing while the submission stays open."""
 
     history: History
     doubt: StillUnknown | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settler:
+class Settler(Struct, frozen=True):
     """What it takes to look: Slurm, time, and whether this cluster's lookups were proved to show comments."""
 
     slurm: Slurm

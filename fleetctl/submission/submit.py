@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fleetctl.assets import TRAIN_DIR
 from fleetctl.clock import Clock
@@ -30,8 +31,7 @@ from fleetctl.version import VERSION
 _LOOK_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # after an sbatch without answer: the job is usually there within seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Where and by whom runs are submitted."""
 
     slurm: Slurm
@@ -48,8 +48,7 @@ class Site:
     note: Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The run that this spec is now, new or not."""
 
     run_id: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
 from tests.bench.measure import Row, alternate, cpu_ms, table
-from tests.support import Cli
+from tests.support import ROOT, Cli
 
 _RUNS, _JOBS, _SWEEP = 2_000, 5_000, 1_000
 _SUBMITIT = """
@@ -45,7 +46,10 @@ def a_cluster() -> Iterator[tuple[Cli, Path]]:
     settings = (("MaxJobCount", "20000"), ("MaxArraySize", "2000"))
     started = cluster.up(SandboxConfig(nodes=2, gpus=0, settings=settings), folder / "slurm", SystemClock())
     try:
-        yield Cli(started.environment(os.environ), folder / "runs"), folder
+        cli = Cli(started.environment(os.environ), folder / "runs")
+        # No job starts: what is measured is submitting, and running jobs would compete for the same two cores.
+        cli.slurm("scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=bench")
+        yield cli, folder
     finally:
         cluster.down(folder / "slurm", SystemClock())
         shutil.rmtree(folder, ignore_errors=True)
@@ -113,7 +117,7 @@ def render_ms(spec: Path, environ: dict[str, str]) -> float:
     return float(done.stdout)
 
 
-def bench_ls(cli: Cli) -> list[Row]:
+def bench_ls(cli: Cli) -> Row:
     shutil.rmtree(cli.runs)
     fill(cli)
     query = ["squeue", "--noheader", "--all", "--states=all", "--user=root", f"--format={'%i|' * 20}"]
@@ -122,7 +126,7 @@ def bench_ls(cli: Cli) -> list[Row]:
         lambda: cpu_ms(["fleetctl", "ls", "--all"], cli.environ),
         5,
     )
-    return [Row(f"ls, {_RUNS} runs, {_JOBS} jobs", "one squeue + reading the run files once", squeue, ours, 6.0)]
+    return Row(f"ls, {_RUNS} runs, {_JOBS} jobs", "one squeue + reading the run files once", squeue, ours, 6.0)
 
 
 def fill(cli: Cli) -> None:
@@ -152,9 +156,11 @@ def fill(cli: Cli) -> None:
 
 def main() -> int:
     """0 when every ratio holds."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed fleetctl has its bytecode, and so has the peer
+    compileall.compile_dir(str(ROOT / "fleetctl"), quiet=1)
     with a_cluster() as (cli, folder):
         cli("cluster", "probe", "--no-test-job")
-        rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), *bench_ls(cli)]
+        rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), bench_ls(cli)]
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
     return 0 if all(row.holds for row in rows) else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -143,7 +143,8 @@ def test_a_controller_that_is_down_got_nothing(make_sandbox: MakeSandbox, tmp_pa
 def test_accounting_has_one_record_per_run(make_sandbox: MakeSandbox, tmp_path: Path) -> None:
     made = make_sandbox(SandboxConfig(nodes=1, accounting=True))
     slurm = TextSlurm({**made.environment(os.environ), "TZ": "Asia/Tokyo"})
-    began = CLOCK.now() - timedelta(seconds=2)
+    tokyo = timezone(timedelta(hours=9))
+    began = CLOCK.now().astimezone(tokyo) - timedelta(seconds=2)
     odd = "a\nb\x1fc"
     answer = submitted(slurm, tmp_path, "--requeue", f"--comment={odd}", "--output=/dev/null")
     assert isinstance(answer, Accepted)
@@ -165,7 +166,9 @@ def test_accounting_has_one_record_per_run(make_sandbox: MakeSandbox, tmp_path: 
     assert {first.comment, last.comment} == {odd}
     assert first.db_index is not None
     assert slurm.history(since=began, ids=[JobId(999_999)]) == ()
-    until(lambda: slurm.history(since=CLOCK.now()) == ())  # since is an instant, not a time of the user's zone
+    until(
+        lambda: slurm.history(since=CLOCK.now().astimezone(tokyo)) == ()
+    )  # since is an instant, not a time of the user's zone
     assert slurm.admin_level(ME) is AdminLevel.ADMINISTRATOR
     assert slurm.admin_level("nosuchuser") is AdminLevel.NONE
     assert profile.probe(slurm, CLOCK.now()).accounting

@@ -7,8 +7,6 @@ import pytest
 from fleetctl.errors import UsageError
 from fleetctl.render import (
     Context,
-    GpuStyle,
-    MemoryStyle,
     Style,
     directive_quote,
     path_pattern,
@@ -16,6 +14,7 @@ from fleetctl.render import (
     sh_quote,
     sweep_size,
 )
+from fleetctl.slurm.model import GpuStyle, MemoryStyle
 from fleetctl.spec.model import Checkpoint, Recovery, Resources, Spec, Sweep
 from fleetctl.submission.templates import template_environment
 from fleetctl.units import MemorySize

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState
 from fleetctl.rundir.view import RunState, own_jobs, view
@@ -22,7 +22,7 @@ def attempt(exit_code: int | None, *, name: str = "1.0", task: int | None = None
 
 
 def in_state(word: str, **fields: object) -> Job:
-    return replace(job(7), state=JobState.parse(word), **fields)  # type: ignore[arg-type]
+    return replace(job(7), state=JobState.parse(word), **fields)
 
 
 @pytest.mark.parametrize(
