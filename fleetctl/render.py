@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_UNSAFE_IN_SCRIPT = re.compile(r"[\x01-\x08\x0b-\x1f\x7f]")  # all but tab and newline
+_CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+_UNSAFE_IN_SCRIPT = r"[\x01-\x08\x0b-\x1f\x7f]"  # all but tab and newline
 _RANKS = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
 _TORCHRUN = (
     "exec torchrun --nnodes={nodes} --nproc-per-node={nproc} --rdzv-backend=c10d "
@@ -88,7 +88,7 @@ def directive_quote(value: str) -> str:
 
     :raises UsageError: a control character, which no quoting keeps on one line.
     """
-    if _CONTROL.search(value):
+    if not value.isprintable() and re.search(_CONTROL, value):
         raise UsageError(f"{value!r} has a control character, which an #SBATCH line cannot keep")
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -97,7 +97,7 @@ def sh_quote(value: str) -> str:
     """Quote for bash. Control characters are spelled out: sbatch refuses a script with a DOS line break."""
     if _SHELL_SAFE.fullmatch(value):
         return value
-    if _UNSAFE_IN_SCRIPT.search(value):
+    if not value.isprintable() and re.search(_UNSAFE_IN_SCRIPT, value):
         return "$'" + "".join(_ansi_c(char) for char in value) + "'"
     return "'" + value.replace("'", "'\\''") + "'"
 

@@ -6,7 +6,8 @@ Slurm's own forms are read where they have one meaning; a form with two meanings
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # Nine digits at most: int() refuses very long ones in words of its own. Texts, compiled at their first use: compiling
 # at import would cost every command several milliseconds.
@@ -18,8 +19,7 @@ _MEMORY = r"(\d{1,9})([KMGT])(?:i?B)?"
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Duration:
+class Duration(Struct, frozen=True, order=True):
     """A span of whole seconds."""
 
     seconds: int
@@ -60,8 +60,7 @@ class Duration:
         return f"{days}-{left // 3600:02}:{left % 3600 // 60:02}:{left % 60:02}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MemorySize:
+class MemorySize(Struct, frozen=True, order=True):
     """An amount of memory in KiB; Slurm's K, M, G and T are powers of 1024 (sbatch.1, --mem)."""
 
     kib: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -83,7 +82,6 @@ def cli(ctx: click.Context, runs_root: Path | None, debug: bool) -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; every error is one line on stderr."""
-    gc.set_threshold(50_000)  # a short life: collecting while modules load is a tenth of the CPU of a command
     debug = "--debug" in args
     try:
         result = cli.main(args=list(args), prog_name="fleetctl", standalone_mode=False)
@@ -124,5 +122,5 @@ def _complain(error: FleetctlError, *, as_json: bool) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """One command line of this process."""
     sys.exit(run(sys.argv[1:]))

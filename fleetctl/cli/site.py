@@ -12,10 +12,9 @@ from fleetctl.cli.output import note
 from fleetctl.cli.runs import host_name, profile_of, slurm_of, store_of, user_name
 
 if TYPE_CHECKING:
-    from fleetctl.render import Style
     from fleetctl.slurm.port import Slurm
     from fleetctl.slurm.profile import ClusterProfile
-    from fleetctl.submission.plan import Plan
+    from fleetctl.submission.plan import Plan, Scripts
     from fleetctl.submission.settle import Settler
     from fleetctl.submission.submit import Site
 
@@ -31,13 +30,10 @@ def site_of(here: App, template_dirs: Sequence[Path]) -> Site:
         settler=settler_of(here, slurm, profile),
         store=store_of(here),
         clock=here.clock,
-        style=_style(profile),
-        max_array_size=profile.max_array_size,
+        scripts=_scripts(here, profile, template_dirs),
         user=user_name(),
         host=host_name(),
-        python=sys.executable,
         slurm_conf=here.environ.get("SLURM_CONF", ""),
-        template_dirs=_template_dirs(here, template_dirs),
         note=note,
     )
 
@@ -62,22 +58,22 @@ def dry_script(plan: Plan, here: App, template_dirs: Sequence[Path]) -> str:
     known = known or profile.DEFAULT_PROFILE
     if plan.spec.depends_on:
         note("--dry-run looks no run up: the script has no --dependency line")
-    return render_plan(
-        plan,
-        RunDir(here.runs_root / "RUN"),
-        1,
-        python=sys.executable,
-        style=_style(known),
-        template_dirs=_template_dirs(here, template_dirs),
-        dependencies=Dependencies(),
-        max_array_size=known.max_array_size,
-    )
+    run = RunDir(here.runs_root / "RUN")
+    return render_plan(plan, run, 1, _scripts(here, known, template_dirs), Dependencies())
 
 
-def _style(profile: ClusterProfile) -> Style:
+def _scripts(here: App, profile: ClusterProfile, template_dirs: Sequence[Path]) -> Scripts:
     from fleetctl.render import Style
+    from fleetctl.submission.plan import Scripts
+    from fleetctl.submission.templates import private_cache_dir
 
-    return Style(profile.gpu_style, profile.memory_style)
+    return Scripts(
+        python=sys.executable,
+        style=Style(profile.gpu_style, profile.memory_style),
+        max_array_size=profile.max_array_size,
+        template_dirs=_template_dirs(here, template_dirs),
+        cache_dir=private_cache_dir(here.environ, Path.home()),
+    )
 
 
 def _template_dirs(here: App, given: Sequence[Path]) -> tuple[Path, ...]:

@@ -6,11 +6,14 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleetctl.launch.model import JobIdentity
 from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.hosts import expand
-from fleetctl.slurm.port import Slurm
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 
 def run_environment(

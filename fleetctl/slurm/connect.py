@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from fleetctl.clock import Clock
-from fleetctl.slurm.port import Slurm
 from fleetctl.slurm.text import TextSlurm
 from fleetctl.slurm.wrap import Logged, Retrying
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 
 def connect(environ: Mapping[str, str], clock: Clock, debug_log: Callable[[str], None] | None = None) -> Slurm:

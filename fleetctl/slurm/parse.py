@@ -19,18 +19,18 @@ _TIMED_OUT = 124
 _FIRST_SIGNAL_STATUS = 129
 _OPTION_ERROR = 255  # sbatch.c, opt.c: exit(-1) on a bad option or directive, before any contact
 
-_FAILED = re.compile(r"^.*?Batch job submission failed: (.*)$", re.MULTILINE)
-_PREFIX = re.compile(r"^(?:sbatch|scancel|scontrol|squeue|sacct|sinfo): (?:error: |fatal: )?")
+# Texts, compiled when a command has failed: compiling them at import would cost every command.
+_FAILED = r"(?m)^.*?Batch job submission failed: (.*)$"
+_PREFIX = r"^(?:sbatch|scancel|scontrol|squeue|sacct|sinfo): (?:error: |fatal: )?"
 # What sbatch says and then exits, before it contacts a controller (sbatch.c, opt.c, slurm_opt.c; run on 22.05.8).
-_LOCAL = re.compile(
-    r"^sbatch: (?:fatal: "
+_LOCAL = (
+    r"(?i)^sbatch: (?:fatal: "
     r"|unrecognized option|invalid option|option '|option requires an argument|ambiguous option"
     r"|error: (?:Unable to open file|Batch script |This does not look like a batch script|The Slurm controller does not"
     r"|Invalid |Unable to parse|Failed to validate job spec|Script arguments not permitted|Bad value for"
-    r"|--?[a-z-]+ |cli_filter plugin terminated|.*is an invalid entry for --cluster))",
-    re.IGNORECASE,
+    r"|--?[a-z-]+ |cli_filter plugin terminated|.*is an invalid entry for --cluster))"
 )
-_NOT_STARTED = re.compile(r"^timeout: failed to run command ", re.MULTILINE)
+_NOT_STARTED = r"(?m)^timeout: failed to run command "
 _UNSPECIFIED = "Unspecified error"  # SLURM_ERROR: what most job_submit plugins return, and some unknown failures
 
 _UNKNOWN_JOB = ("Invalid job id specified", "Invalid job id:", "Job/step already completing or completed")
@@ -77,9 +77,9 @@ def classify_submit(returncode: int, stdout: str, stderr: str) -> SubmitAnswer:
     text = one_line(stderr) or f"sbatch said nothing and ended with status {returncode}"
     if returncode == 0 or _was_killed(returncode):
         return Unknown(text)
-    if _NOT_STARTED.search(stderr):
+    if re.search(_NOT_STARTED, stderr):
         return Refused(returncode, text)
-    failures = _FAILED.findall(stderr)
+    failures = re.findall(_FAILED, stderr)
     if _mentions_communication(stderr):
         # A time-out before it would mean that sbatch, or a site's wrapper, had tried more than once.
         only_connects = failures and all(failure.strip() == CONNECT_FAILURE for failure in failures)
@@ -126,7 +126,7 @@ def one_line(text: str) -> str:
     """Slurm's own words on one line: prefixes and repeats gone, control characters blanked, bounded."""
     kept: list[str] = []
     for line in text.splitlines():
-        line = _PREFIX.sub("", line.strip())
+        line = re.sub(_PREFIX, "", line.strip())
         line = "".join(char if char.isprintable() else " " for char in line).strip()
         if line and line not in kept:
             kept.append(line)
@@ -147,6 +147,6 @@ def _is_refusal(returncode: int, stderr: str, failures: list[str]) -> bool:
     lines = [line.strip() for line in stderr.splitlines()]
     if failures:
         words = failures[-1].strip()
-        site_spoke = any(line.startswith("sbatch: error: ") and not _FAILED.match(line) for line in lines)
+        site_spoke = any(line.startswith("sbatch: error: ") and not re.match(_FAILED, line) for line in lines)
         return words in REFUSALS or (words == _UNSPECIFIED and site_spoke)
-    return returncode in {1, _OPTION_ERROR} and any(_LOCAL.match(line) for line in lines)
+    return returncode in {1, _OPTION_ERROR} and any(re.match(_LOCAL, line) for line in lines)

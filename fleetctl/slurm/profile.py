@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fleetctl.errors import CannotTell, SlurmRefused
 from fleetctl.slurm.model import AdminLevel, GpuStyle, MemoryStyle, Node, Partition
-from fleetctl.slurm.port import Slurm
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 SCHEMA = 1
 MAX_AGE = timedelta(days=7)
-_NUMBER = re.compile(r"\s*([0-9]+)")
-_USER = re.compile(r"(.*)\(([0-9]+)\)")
+_NUMBER = r"\s*([0-9]+)"
+_USER = r"(.*)\(([0-9]+)\)"
 
 # Defaults of slurm.conf.5 for a setting that the controller does not show.
 _MAX_ARRAY_SIZE = 1001
@@ -202,7 +205,7 @@ def save_profile(path: Path, profile: ClusterProfile) -> None:
 
 def _number(config: Mapping[str, str], key: str, default: int) -> int:
     """The number of `10 sec`; the default for what is not one (UNLIMITED, INFINITE)."""
-    match = _NUMBER.match(config.get(key, ""))
+    match = re.match(_NUMBER, config.get(key, ""))
     return int(match[1]) if match else default
 
 
@@ -210,7 +213,7 @@ def _option(options: str, name: str, default: int | None) -> int | None:
     """The number of `name=N` among comma-separated options."""
     for option in options.split(","):
         key, equals, value = option.strip().partition("=")
-        if equals and key == name and (match := _NUMBER.match(value)):
+        if equals and key == name and (match := re.match(_NUMBER, value)):
             return int(match[1])
     return default
 
@@ -234,7 +237,7 @@ def _gpu_types(gres: str) -> list[str]:
 
 
 def _rights(config: Mapping[str, str], uid: int, admin_level: AdminLevel | None) -> Rights:
-    match = _USER.fullmatch(config.get("SlurmUser", ""))
+    match = re.fullmatch(_USER, config.get("SlurmUser", ""))
     if uid == 0 or (match is not None and int(match[2]) == uid) or admin_level is AdminLevel.ADMINISTRATOR:
         return Rights.ADMINISTRATOR
     return Rights.OPERATOR if admin_level is AdminLevel.OPERATOR else Rights.USER

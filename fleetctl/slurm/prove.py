@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fleetctl.errors import CannotTell, JobUnknown, SlurmError
 from fleetctl.slurm.model import Accepted, Job, JobId
-from fleetctl.slurm.port import Slurm
 from fleetctl.slurm.profile import Comments
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 _SCRIPT = "#!/bin/sh\n# fleetctl cluster probe: this job is held, looked up and cancelled; it never runs.\nexit 0\n"
 _OPTIONS = ("--hold", "--time=1", "--job-name=fleetctl-probe", "--output=/dev/null")

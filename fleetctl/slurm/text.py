@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from fleetctl import process
 from fleetctl.errors import CannotTell, JobUnknown, SlurmMissing, SlurmRefused, SlurmUnreachable
-from fleetctl.slurm import rows
 from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config
 
@@ -72,6 +71,8 @@ class TextSlurm:
         return classify_submit(returncode, _read(stdout), _read(stderr))
 
     def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
+        from fleetctl.slurm import rows  # a submit reads no rows
+
         mark = _mark()
         argv = ["--noheader", "--all", "--states=all", f"--format={mark.join(rows.SQUEUE_FIELDS)}"]
         argv += [f"--user={user}"] if user is not None else []
@@ -86,6 +87,8 @@ class TextSlurm:
         return _only(found, ids) if ids else found
 
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
+        from fleetctl.slurm import rows
+
         mark = _mark()
         start = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")  # read by sacct in TZ, which is UTC here
         argv = ["--noheader", "--allocations", "--duplicates", "--parsable2", f"--delimiter={mark}", "--noconvert"]
@@ -98,6 +101,8 @@ class TextSlurm:
         return rows.parse_sacct(said.stdout, mark)
 
     def nodes(self) -> tuple[Node, ...]:
+        from fleetctl.slurm import rows
+
         mark = _mark()
         fields = ",".join(f"{name}:{mark}" for name in rows.SINFO_NODE_FIELDS[:-1]) + f",{rows.SINFO_NODE_FIELDS[-1]}:"
         said = self._query("sinfo", "--noheader", "--all", "--Node", f"--Format={fields}")
@@ -110,6 +115,8 @@ class TextSlurm:
         return said.stdout.split()[0]
 
     def partitions(self) -> tuple[Partition, ...]:
+        from fleetctl.slurm import rows
+
         mark = _mark()
         said = self._query("sinfo", "--noheader", "--all", f"--format={mark.join(rows.SINFO_PARTITION_FIELDS)}")
         return rows.parse_sinfo_partitions(said.stdout, mark)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fleetctl.clock import Clock
 from fleetctl.errors import FleetctlError, SlurmUnreachable
 from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
-from fleetctl.slurm.port import Slurm
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 Value = TypeVar("Value")
 

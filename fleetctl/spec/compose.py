@@ -21,7 +21,7 @@ MAX_REPEATED = 10_000  # nodes that aliases may repeat: "billion laughs" stays l
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # YAML 1.1, section 5.1 (c-printable), as PyYAML reads it; NUL and lone surrogates are outside.
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # YAML 1.1, section 5.4 (b-break): a new line to PyYAML's marks
+_BREAK = "\r\n|[\n\r\x85\u2028\u2029]"  # YAML 1.1, section 5.4 (b-break): a new line to PyYAML's marks
 _STANDARD_TAG = "tag:yaml.org,2002:"
 
 
@@ -178,7 +178,7 @@ def _failure(place: Place, text: str) -> SpecError:
 
 
 def _place_at(source: str, text: str, index: int) -> Place:
-    lines = _BREAK.split(text[:index])
+    lines = re.split(_BREAK, text[:index])
     return Place(source, len(lines), len(lines[-1]) + 1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleetctl.errors import UsageError
 
-_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+_LINE = r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)"
 _MAX_BYTES = 1 << 20  # an environment is not larger; keeps a wrong path from filling the memory
 
 
@@ -46,7 +46,7 @@ def parse_env_file(raw: bytes, source: str) -> dict[str, str]:
         text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        match = _LINE.fullmatch(text)
+        match = re.fullmatch(_LINE, text)
         if not match or "\0" in text:
             raise UsageError(f"env_file {source}:{number}: expected KEY=VALUE")
         values[match[1]] = _unquoted(match[2].strip())

@@ -13,7 +13,6 @@ import msgspec
 
 from fleetctl.spec.compose import compose
 from fleetctl.spec.model import Resources, Spec
-from fleetctl.spec.overlay import fill, override
 from fleetctl.spec.problems import Problems
 from fleetctl.spec.rules import check, groups_of, inherited
 from fleetctl.spec.walk import Section, read_section
@@ -33,10 +32,13 @@ def load_spec(
     """
     problems = Problems()
     root = compose(text, source)
-    for assignment in overrides:
-        root = override(root, assignment, problems)
-    for path, value in defaults.items():
-        root = fill(root, path, value, problems)
+    if overrides or defaults:
+        from fleetctl.spec.overlay import fill, override  # most submits have neither
+
+        for assignment in overrides:
+            root = override(root, assignment, problems)
+        for path, value in defaults.items():
+            root = fill(root, path, value, problems)
     spec = read_section(root, Spec, "", problems)
     if isinstance(spec, Section):
         check(spec, problems)

@@ -30,12 +30,12 @@ def _struct(value: Struct) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """One value of a spec as JSON has it."""
     match value:
-        case Struct():
-            return _struct(value)
         case Enum():
             return value.value
         case Duration() | MemorySize():
             return str(value)
+        case Struct():
+            return _struct(value)
         case tuple():
             return [plain(one) for one in value]
         case dict():

@@ -13,7 +13,7 @@ from fleetctl.spec.walk import Section, join
 from fleetctl.units import Duration
 
 MAX_ELEMENTS = 4_000_001  # slurm.conf.5, MaxArraySize: the most that a site can allow
-_SWITCHES = re.compile("([1-9][0-9]{0,8})(?:@(.+))?", re.ASCII)
+_SWITCHES = "([1-9][0-9]{0,8})(?:@(.+))?"
 
 
 def check(spec: Section, problems: Problems) -> None:
@@ -138,7 +138,7 @@ def _check_switches(resources: Section, path: str, problems: Problems) -> None:
     if text is None:
         return
     place, where = resources.places["switches"], f"{path}.switches"
-    if not (match := _SWITCHES.fullmatch(text)):
+    if not (match := re.fullmatch(_SWITCHES, text)):
         problems.add(place, where, f"expected COUNT or COUNT@DURATION, such as 1 or 1@2h, not {shown(text)}")
     elif match[2] is not None:
         _check_wait(match[2], place, where, problems)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from fleetctl.units import Duration, MemorySize
+
 COMMAND = str | tuple[str, ...]  # the model's one field of two shapes
 
 
@@ -20,8 +22,10 @@ class Shape(Struct, frozen=True):
     metas: tuple[Meta, ...] = ()
 
     def struct(self) -> type[Struct] | None:
-        """The struct that this is, if it is one."""
-        return self.type if isinstance(self.type, type) and issubclass(self.type, Struct) else None
+        """The section of the file that this is, if it is one; durations and sizes are single values."""
+        if not isinstance(self.type, type) or self.type in (Duration, MemorySize):
+            return None
+        return self.type if issubclass(self.type, Struct) else None
 
     def element(self) -> Shape | None:
         """What a list holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from fleetctl.clock import Clock
@@ -10,7 +12,9 @@ from fleetctl.rundir.model import EventKind, SubmissionState
 from fleetctl.rundir.store import RunDir
 from fleetctl.rundir.view import own_jobs, view
 from fleetctl.slurm.model import JobId
-from fleetctl.slurm.port import Slurm
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 
 class Cancelled(Struct, frozen=True):

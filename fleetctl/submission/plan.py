@@ -14,7 +14,6 @@ from fleetctl.render import Context, Style, component_resources, render, sweep_s
 from fleetctl.rundir.model import RunKind, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
-from fleetctl.spec.env_file import read_env_file
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import Spec
 from fleetctl.spec.record import spec_to_builtins
@@ -70,6 +69,8 @@ def check_files(plan: Plan) -> None:
     if not plan.workdir.is_dir():
         raise UsageError(f"workdir {plan.workdir} is not a folder here", remedy="it must be on a shared file system")
     if (path := env_file_path(plan)) is not None:
+        from fleetctl.spec.env_file import read_env_file
+
         read_env_file(path)
 
 
@@ -110,17 +111,17 @@ class Dependencies(Struct, frozen=True):
     needs: tuple[str, ...] = ()
 
 
-def render_plan(
-    plan: Plan,
-    run: RunDir,
-    submission: int,
-    *,
-    python: str,
-    style: Style,
-    template_dirs: Sequence[Path],
-    dependencies: Dependencies,
-    max_array_size: int,
-) -> str:
+class Scripts(Struct, frozen=True):
+    """How scripts are made here: the interpreter of the job side, the cluster's flags and limits, the templates."""
+
+    python: str
+    style: Style
+    max_array_size: int
+    template_dirs: tuple[Path, ...]
+    cache_dir: Path | None
+
+
+def render_plan(plan: Plan, run: RunDir, submission: int, scripts: Scripts, needed: Dependencies) -> str:
     """The batch script of one submission.
 
     :raises UsageError: a template is broken, or the cluster cannot take this spec.
@@ -128,9 +129,9 @@ def render_plan(
     from jinja2 import TemplateError
 
     size = sweep_size(plan.spec)
-    if plan.spec.sweep and size > max_array_size:
+    if plan.spec.sweep and size > scripts.max_array_size:
         raise UsageError(
-            f"the sweep has {size} combinations and this cluster takes arrays of {max_array_size} at most",
+            f"the sweep has {size} combinations and this cluster takes arrays of {scripts.max_array_size} at most",
             remedy="split the parameters over several specs",
         )
     env_file = env_file_path(plan)
@@ -139,15 +140,20 @@ def render_plan(
         run_dir=str(run.path),
         submission=submission,
         comment=comment_of(run.run_id, submission),
-        python=python,
+        python=scripts.python,
         workdir=str(plan.workdir),
         version=VERSION,
         env_file=str(env_file) if env_file is not None else None,
-        after=dependencies.after,
-        needs=dependencies.needs,
+        after=needed.after,
+        needs=needed.needs,
     )
-    try:
-        return render(plan.spec, context, style, template_environment(template_dirs))
-    except TemplateError as error:
-        where = f"{getattr(error, 'name', None) or 'template'}:{getattr(error, 'lineno', '?')}"
-        raise UsageError(f"{where}: {error.message}", remedy="mend the template, or move it out of the way") from None
+    for cache_dir in (scripts.cache_dir, None):
+        try:
+            return render(plan.spec, context, scripts.style, template_environment(scripts.template_dirs, cache_dir))
+        except TemplateError as error:
+            where = f"{getattr(error, 'name', None) or 'template'}:{getattr(error, 'lineno', '?')}"
+            remedy = "mend the template, or move it out of the way"
+            raise UsageError(f"{where}: {error.message}", remedy=remedy) from None
+        except OSError as error:
+            problem = error  # a full disk under the cache must not stop a submission
+    raise UsageError(f"the templates cannot be read: {problem.strerror}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -11,8 +12,10 @@ from fleetctl.rundir.model import EventKind, History, SubmissionState
 from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.model import Accepted, Refused
 from fleetctl.slurm.parse import classify_submit
-from fleetctl.slurm.port import Slurm
 from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judge
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 
 class Settled(Struct, frozen=True):

@@ -11,22 +11,25 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fleetctl.assets import TRAIN_DIR
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell, RunDirError, SlurmRefused, SlurmUnreachable, SubmissionUnknown, UsageError
-from fleetctl.render import Style, sweep_size
+from fleetctl.render import sweep_size
 from fleetctl.rundir import files
 from fleetctl.rundir.model import EventKind, History, RunRecord, SubmissionState, comment_of
 from fleetctl.rundir.store import EventLog, Index, RunDir, Store, new_run_id
 from fleetctl.rundir.view import RunState, jobs_by_base, own_jobs, view
 from fleetctl.slurm.model import Accepted, NotSent, Refused, Unknown
-from fleetctl.slurm.port import Slurm
-from fleetctl.submission.plan import Dependencies, Plan, check_files, render_plan, run_kind, total_nodes
+from fleetctl.submission.plan import Dependencies, Plan, Scripts, check_files, render_plan, run_kind, total_nodes
 from fleetctl.submission.settle import Settler
 from fleetctl.version import VERSION
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 _LOOK_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # after an sbatch without answer: the job is usually there within seconds
 
@@ -38,13 +41,10 @@ class Site(Struct, frozen=True):
     settler: Settler
     store: Store
     clock: Clock
-    style: Style
-    max_array_size: int
+    scripts: Scripts
     user: str
     host: str
-    python: str
     slurm_conf: str
-    template_dirs: tuple[Path, ...]
     note: Callable[[str], None]
 
 
@@ -130,16 +130,7 @@ def dependencies(wanted: Sequence[str], store: Store, slurm: Slurm) -> Dependenc
 def _submit_new(plan: Plan, index: Index, site: Site) -> Submitted:
     needed = dependencies(plan.spec.depends_on, site.store, site.slurm) if plan.spec.depends_on else Dependencies()
     run = RunDir(site.store.root / new_run_id(plan.spec.name))
-    script = render_plan(
-        plan,
-        run,
-        1,
-        python=site.python,
-        style=site.style,
-        template_dirs=site.template_dirs,
-        dependencies=needed,
-        max_array_size=site.max_array_size,
-    )
+    script = render_plan(plan, run, 1, site.scripts, needed)
     index.add(run.run_id)
     log = _prepare(plan, run, script, site)
     return _send(run, log, plan.workdir, site)

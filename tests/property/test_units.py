@@ -43,6 +43,6 @@ def test_any_text_is_read_or_refused_with_what_was_expected(text: str) -> None:
 def _refusal(parse: Callable[[str], object], text: str) -> str:
     """The words of the refusal, or the kind of value in such words."""
     try:
-        return {Duration: "a duration", MemorySize: "a memory size"}[type(parse(text))]
+        return {"Duration": "a duration", "MemorySize": "a memory size"}[type(parse(text)).__name__]
     except ValueError as error:
         return str(error)
