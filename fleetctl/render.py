@@ -14,7 +14,7 @@ from msgspec import Struct
 from fleetctl.errors import UsageError
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
 from fleetctl.spec.model import Container, ContainerRuntime, Group, Launcher, Resources, Spec
-from fleetctl.units import MemorySize
+from fleetctl.units import Duration, MemorySize
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -148,7 +148,7 @@ def _directives(spec: Spec, asked: Resources, style: Style) -> list[str]:
         ("--reservation", asked.reservation),
         ("--constraint", asked.constraint),
         ("--exclude", asked.exclude),
-        ("--switches", asked.switches),
+        ("--switches", _switches(asked.switches)),
     )
     lines = [f"--nodes={asked.nodes}", f"--ntasks-per-node={tasks}"]
     if asked.cpus_per_task is not None:
@@ -161,6 +161,12 @@ def _directives(spec: Spec, asked: Resources, style: Style) -> list[str]:
     if asked.time is not None:
         lines.append(f"--time={asked.time.slurm()}")
     return lines + [f"{flag}={directive_quote(value)}" for flag, value in named if value is not None]
+
+
+def _switches(text: str | None) -> str | None:
+    """COUNT@TIME with the time in the form that Slurm reads."""
+    count, at, wait = (text or "").partition("@")
+    return f"{count}@{Duration.parse(wait).slurm()}" if at else text
 
 
 def tasks_per_node(asked: Resources, launch: Launcher) -> int:

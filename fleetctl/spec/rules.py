@@ -28,7 +28,10 @@ def check(spec: Section, problems: Problems) -> None:
             _check_torchrun(spec, own, "resources", problems)
     for path, resources in _all_resources(spec):
         _check_switches(resources, path, problems)
+    for path, starter in (("", spec), *groups_of(spec)):
+        _check_torchrun_program(starter, path, problems)
     _check_sweep(spec, problems)
+    _check_chain(spec, problems)
 
 
 def groups_of(spec: Section) -> list[tuple[str, Section]]:
@@ -133,6 +136,33 @@ def _check_torchrun(starter: Section, resources: Section, path: str, problems: P
         problems.add(where, f"{path}.tasks_per_node", text)
 
 
+def _check_torchrun_program(starter: Section, path: str, problems: Problems) -> None:
+    """torchrun takes the Python file and its arguments, not a shell script and not an interpreter."""
+    if starter.values.get("launch") is not Launcher.TORCHRUN:
+        return
+    if "script" in starter.places:
+        text = "expected a command under torchrun: the Python file and its arguments"
+        problems.add(starter.places["script"], join(path, "script"), text)
+    command = starter.values.get("command")
+    first = (command.split() or [""])[0] if isinstance(command, str) else (command or ("",))[0]
+    if re.fullmatch(r"(.*/)?(python[0-9.]*|torchrun)", first):
+        text = f"expected the Python file and its arguments, without {first}: torchrun starts Python itself"
+        problems.add(starter.places["command"], join(path, "command"), text)
+
+
+def _check_chain(spec: Section, problems: Problems) -> None:
+    """A chain saves before the time limit and goes on after it: it needs both."""
+    recovery, resources = spec.values.get("recovery"), spec.values.get("resources")
+    if not isinstance(recovery, Section) or not recovery.values.get("chain"):
+        return
+    place = recovery.places["chain"]
+    if "checkpoint" not in spec.places:
+        problems.add(place, "recovery.chain", "expected a checkpoint section beside it: there is nothing to go on from")
+    timed = [section for _, section in _all_resources(spec) if "time" in section.places]
+    if not timed and (resources is None or isinstance(resources, Section)):
+        problems.add(place, "recovery.chain", "expected resources.time beside it: without a limit there is no chain")
+
+
 def _check_switches(resources: Section, path: str, problems: Problems) -> None:
     text = resources.values.get("switches")
     if text is None:
@@ -161,4 +191,12 @@ def _check_sweep(spec: Section, problems: Problems) -> None:
                 sweep.places["parameters"],
                 "sweep.parameters",
                 f"expected at most {MAX_ELEMENTS} combinations (Slurm's largest array), not {count}",
+            )
+    env = spec.values.get("env")
+    if isinstance(sweep, Section) and isinstance(parameters, dict) and isinstance(env, dict):
+        for name in sorted(parameters.keys() & env.keys()):
+            problems.add(
+                sweep.places["parameters"],
+                "sweep.parameters",
+                f"expected a name that env does not have: {name} cannot have one value and many",
             )

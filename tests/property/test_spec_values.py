@@ -105,13 +105,27 @@ def lawful(spec: Spec, groups: list[Group]) -> Spec:
     if len(groups) >= 2:
         named = [replace(group, name=f"g{index}") for index, group in enumerate(groups)]
         parts = tuple(lawful_part(group) for group in named)
+        recovery = replace(spec.recovery, chain=False)
         return replace(
-            spec, command=None, script=None, launch=Launcher.SRUN, sweep=None, groups=parts, resources=Resources()
+            spec,
+            command=None,
+            script=None,
+            launch=Launcher.SRUN,
+            sweep=None,
+            groups=parts,
+            resources=Resources(),
+            recovery=recovery,
         )
     sweep = spec.sweep
     if sweep and prod(len(values) for values in sweep.parameters.values()) > 1000:
         sweep = None
-    return replace(lawful_part(spec), sweep=sweep)
+    env = {name: value for name, value in spec.env.items() if not sweep or name not in sweep.parameters}
+    return replace(lawful_chain(lawful_part(spec)), sweep=sweep, env=env)
+
+
+def lawful_chain(spec: Spec) -> Spec:
+    chain = spec.recovery.chain and spec.checkpoint is not None and spec.resources.time is not None
+    return replace(spec, recovery=replace(spec.recovery, chain=chain))
 
 
 def lawful_part(part: Part) -> Part:
@@ -120,6 +134,7 @@ def lawful_part(part: Part) -> Part:
         resources = replace(resources, gpu_type=None)
     if part.launch is Launcher.TORCHRUN:
         resources = replace(resources, tasks_per_node=None)
+        return replace(part, resources=resources, command=("train.py", *(part.command or ())), script=None)
     command = None if part.script else part.command or "c"
     return replace(part, resources=resources, command=command)
 

@@ -70,7 +70,7 @@ def test_every_field_is_read() -> None:
           constraint: "[rack1|rack2]"
           exclude: node[01-04,9],bad7
           switches: 1@2h
-        launch: torchrun
+        launch: command
         script: |
           set -e
           python train.py
@@ -105,7 +105,7 @@ def test_every_field_is_read() -> None:
             exclude="node[01-04,9],bad7",
             switches="1@2h",
         ),
-        launch=Launcher.TORCHRUN,
+        launch=Launcher.COMMAND,
         script="set -e\npython train.py\n",
         env={"LR": "1e-4", "ON": "on", "EMPTY": "", "NULL_": "~"},
         env_file="secrets.env",
@@ -357,8 +357,8 @@ def test_what_is_refused_as_base_60_is_what_pyyaml_reads_as_a_number() -> None:
 
 
 def test_quotes_change_no_number_and_no_boolean() -> None:
-    spec = load("name: a\ncommand: b\nresources: {nodes: '4'}\nrecovery: {chain: 'true'}\n")
-    assert (spec.resources.nodes, spec.recovery.chain) == (4, True)
+    spec = load("name: a\ncommand: b\nresources: {nodes: '4'}\nrecovery: {requeue: 'true'}\n")
+    assert (spec.resources.nodes, spec.recovery.requeue) == (4, True)
 
 
 HET = """\
@@ -429,7 +429,7 @@ def test_the_rules_of_groups(old: str, new: str, expected: str) -> None:
 
 def test_one_line_for_one_mistake_that_reaches_two_groups() -> None:
     text = HET.replace("  nodes: 2\n", "  nodes: 2\n  tasks_per_node: 8\n").replace(
-        "script: y", "launch: torchrun\n  script: y"
+        "script: y", "launch: torchrun\n  command: y.py"
     )
     assert problem(text).startswith("4:19: resources.tasks_per_node: expected 1, or nothing, under torchrun")
 
@@ -511,3 +511,41 @@ def test_after_a_hundred_problems_the_rest_is_counted_and_no_longer_guessed_at(m
 def test_a_good_spec_pays_for_no_difflib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "difflib", None)  # importing it now fails
     assert load(HET)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "launch: torchrun\nscript: x",
+            "3:9: script: expected a command under torchrun: the Python file and its arguments",
+        ),
+        (
+            "launch: torchrun\ncommand: python3 train.py",
+            "3:10: command: expected the Python file and its arguments, without python3: torchrun starts Python itself",
+        ),
+        (
+            "launch: torchrun\ncommand: [/usr/bin/python, train.py]",
+            "3:10: command: expected the Python file and its arguments, without /usr/bin/python: "
+            "torchrun starts Python itself",
+        ),
+        (
+            "command: x\nenv: {LR: '1'}\nsweep: {parameters: {LR: ['1', '2']}}",
+            "4:21: sweep.parameters: expected a name that env does not have: LR cannot have one value and many",
+        ),
+        (
+            "command: x\nrecovery: {chain: true}\nresources: {time: 1h}",
+            "3:19: recovery.chain: expected a checkpoint section beside it: there is nothing to go on from",
+        ),
+        (
+            "command: x\nrecovery: {chain: true}\ncheckpoint: {dir: c}",
+            "3:19: recovery.chain: expected resources.time beside it: without a limit there is no chain",
+        ),
+    ],
+)
+def test_what_does_not_fit_together(text: str, expected: str) -> None:
+    assert problem(f"name: a\n{text}\n") == expected
+
+
+def test_a_chain_with_both_is_read() -> None:
+    assert load("name: a\ncommand: x\nresources: {time: 1h}\nrecovery: {chain: true}\ncheckpoint: {dir: c}\n")

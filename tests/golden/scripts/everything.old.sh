@@ -18,7 +18,7 @@
 #SBATCH --reservation="maint"
 #SBATCH --constraint="nvlink&ib"
 #SBATCH --exclude="gpu[007,013]"
-#SBATCH --switches="1@10m"
+#SBATCH --switches="1@0-00:10:00"
 
 # Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
 
