@@ -12,7 +12,7 @@ import click
 
 from fleetctl.cli.context import App
 from fleetctl.clock import SystemClock
-from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError
+from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError, SpecError
 from fleetctl.version import VERSION
 
 _INTERNAL_EXIT_CODE = 70  # sysexits.h, EX_SOFTWARE: our own fault
@@ -115,7 +115,7 @@ def _complain(error: FleetctlError, *, as_json: bool) -> None:
 
         click.echo(json.dumps({"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code}), err=True)
         return
-    prefix = "" if error.exit_code == 2 and "\n" in error.message else "fleetctl: "
+    prefix = "" if isinstance(error, SpecError) else "fleetctl: "  # file:line:col first, as editors expect it
     click.echo(prefix + error.message, err=True)
     if error.remedy:
         click.echo(f"  {error.remedy}", err=True)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from fleetctl import process
 from fleetctl.clock import Clock
 from fleetctl.errors import JobSideError
+from fleetctl.launch.code import code_state
 from fleetctl.launch.environment import claim_attempt, rendezvous, run_environment
 from fleetctl.launch.model import JobIdentity, Order, Step, exit_status, step_nodes
 from fleetctl.rundir.model import EventKind, finished_well
@@ -55,6 +56,7 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
         host=job.host,
         nodes=nodes,
         restart_count=job.restart_count,
+        code=code_state(Path.cwd(), world.environ),
     )
     world.say(f"fleetctl: run {run.run_id}, attempt {attempt}, job {job.job_id} on {nodes}")
     environment = run_environment(world.environ, run, attempt, job, secrets)

@@ -115,6 +115,7 @@ class Attempt(Struct, frozen=True):
     ended_at: datetime | None = None
     exit_code: int | None = None
     terminated: bool = False  # it was asked to end (SIGTERM) before it ended
+    code: dict[str, Any] | None = None  # git commit, dirty flag and diff digest of the working directory
 
 
 class History(Struct, frozen=True):
@@ -191,6 +192,7 @@ def _attempts(events: tuple[Event, ...]) -> tuple[Attempt, ...]:
                 ended_at=end.time if end else None,
                 exit_code=end.data["exit_code"] if end else None,
                 terminated=bool(end and end.data.get("terminated")),
+                code=data.get("code"),
             )
         )
     return tuple(sorted(attempts, key=lambda attempt: (attempt.task or 0, attempt.started_at)))

@@ -146,12 +146,19 @@ class TextSlurm:
         return said
 
     def _run(self, argv: Sequence[str], timeout_s: float) -> process.Completed:
+        self._check_conf()
         try:
             return process.run(argv, timeout_s=timeout_s, env=self._query_environ)
         except process.ProcessTimeout as error:
             raise SlurmUnreachable(f"Slurm does not answer: {error}") from None
         except process.ProgramMissing as error:
             raise SlurmMissing(str(error), remedy=_REMEDY) from None
+
+    def _check_conf(self) -> None:
+        """Slurm's commands try for 60 s to read a configuration that is not there."""
+        conf = self._query_environ.get("SLURM_CONF")
+        if conf and not Path(conf).exists():
+            raise SlurmMissing(f"SLURM_CONF names {conf}, which does not exist", remedy="unset it, or mend its path")
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,15 @@ from msgspec import Struct
 
 from fleetctl.assets import TRAIN_DIR
 from fleetctl.clock import Clock
-from fleetctl.errors import CannotTell, RunDirError, SlurmRefused, SlurmUnreachable, SubmissionUnknown, UsageError
+from fleetctl.errors import (
+    CannotTell,
+    RunDirError,
+    SlurmMissing,
+    SlurmRefused,
+    SlurmUnreachable,
+    SubmissionUnknown,
+    UsageError,
+)
 from fleetctl.render import sweep_size
 from fleetctl.rundir import files
 from fleetctl.rundir.model import EventKind, History, RunRecord, SubmissionState, comment_of
@@ -176,6 +184,9 @@ def _send(run: RunDir, log: EventLog, workdir: Path, site: Site) -> Submitted:
         answer = site.slurm.submit(
             run.script(1), stdout=folder / "sbatch.out", stderr=folder / "sbatch.err", cwd=workdir
         )
+    except SlurmMissing as error:
+        log.append(site.clock.now(), EventKind.REFUSED, submission=1, code=error.exit_code, text=error.message)
+        raise
     except KeyboardInterrupt:
         site.note(f"sbatch goes on by itself; its answer is kept. `fleetctl show {run.run_id}` tells what became of it")
         raise

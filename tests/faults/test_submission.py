@@ -245,3 +245,6 @@ def test_no_slurm_is_said_at_once(cli: Cli, spec: str, tmp_path: Path) -> None:
     done = cli("submit", spec, PATH=str(tmp_path))
     assert done.returncode == 10
     assert "load the site's Slurm module" in done.stderr
+    lost = cli("submit", spec, SLURM_CONF=str(tmp_path / "nowhere"))
+    assert lost.returncode == 10
+    assert "which does not exist" in lost.stderr
