@@ -74,6 +74,18 @@ def test_each_element_has_its_own_values(cli: Cli, tmp_path: Path) -> None:
     assert printed == ["0|x|1|", "1|x|$HOME|", "2|two words|1|", "3|two words|$HOME|", "4|it's|1|", "5|it's|$HOME|"]
 
 
+def test_a_run_root_with_an_odd_name(cli: Cli, tmp_path: Path) -> None:
+    odd = tmp_path / "50% of 'it' %j #1 \"$HOME\""
+    spec = write_spec(tmp_path, "name: odd\ncommand: echo $FLEETCTL_RUN_DIR\n")
+    run_id = cli.json("--runs", str(odd), "submit", str(spec))["run_id"]
+    assert cli("--runs", str(odd), "wait", run_id).returncode == 0
+    assert cli("--runs", str(odd), "logs", run_id).stdout == f"{odd}/{run_id}\n"
+    assert [path.parent.name for path in odd.rglob("slurm-*.out")] == ["logs"], "Slurm's log lies there too"
+    refused = cli("--runs", str(tmp_path / "back\\slash"), "submit", str(spec))
+    assert refused.returncode == 2
+    assert "choose another run root" in refused.stderr
+
+
 def test_a_failing_run_says_so_everywhere(cli: Cli, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "name: fails\nscript: |\n  echo before\n  exit 7\n")
     waited = cli("submit", str(spec), "--wait")

@@ -16,7 +16,7 @@ def test_defaults_and_none_are_written_out_and_units_are_text() -> None:
     assert list(record) == list(Spec.__struct_fields__)
     assert (record["resources"]["memory"], record["resources"]["time"]) == ("512G", "4h")
     assert (record["resources"]["qos"], record["recovery"]["max_failures"]) == (None, 3)
-    assert (record["launch"], record["command"]) == ("torchrun", ["python", "train.py", "3"])
+    assert (record["launch"], record["command"]) == ("torchrun", ["train.py", "--steps", "3"])
 
 
 def test_it_is_json_that_loads_again_as_the_same_spec() -> None:

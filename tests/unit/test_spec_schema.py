@@ -32,7 +32,7 @@ resources:
   account: 0123
   exclude: node[01-04,9],bad7
 launch: torchrun
-command: [python, train.py, 3]
+command: [train.py, --steps, 3]
 env: {LR: 1e-4, ON: on}
 modules: [cuda/12.4]
 container: {image: i, runtime: apptainer, mounts: ["/a:/b:ro"]}
@@ -84,9 +84,9 @@ def test_what_loads_is_valid(text: str) -> None:
         ('time: "4:00:00"', "time: 4:00:00"),
         ("exclude: node[01-04,9],bad7", "exclude: a b"),
         ("launch: torchrun", "launch: mpirun"),
-        ("command: [python, train.py, 3]", "command: []"),
-        ("command: [python, train.py, 3]", "command: {a: b}"),
-        ("command: [python, train.py, 3]\n", ""),
+        ("command: [train.py, --steps, 3]", "command: []"),
+        ("command: [train.py, --steps, 3]", "command: {a: b}"),
+        ("command: [train.py, --steps, 3]\n", ""),
         ("env:", "script: x\nenv:"),
         ("LR: 1e-4", "SLURM_X: 1"),
         ("LR: 1e-4", "1A: 1"),

@@ -1,0 +1,339 @@
+"""The documentation is that of this code. `./dev test tests/unit/test_docs.py --update-golden` mends the tables."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import fleetctl
+from fleetctl.cli.app import _INTERNAL_EXIT_CODE, cli, run
+from fleetctl.cli.runs import exit_code_of
+from fleetctl.errors import INTERRUPTED_EXIT_CODE, exit_codes
+from fleetctl.launch.environment import rendezvous, run_environment
+from fleetctl.launch.model import JobIdentity
+from fleetctl.render import _RANKS
+from fleetctl.rundir.model import Attempt, Claim, EventKind, RunKind, RunRecord, add_up
+from fleetctl.rundir.store import RunDir, Store
+from fleetctl.rundir.view import RunState, RunView, view
+from fleetctl.slurm.profile import DEFAULT_PROFILE, ClusterProfile, PartitionProfile, profile_path, save_profile
+from fleetctl.spec.load import load_spec
+from fleetctl.submission.plan import _SBATCH_DEFAULTS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
+JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
+MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "sandbox", "operators"))
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")
+
+
+def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command and group under `command`, with the words that call it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from walk(inner, (*path, name))
+
+
+COMMANDS = dict(walk(cli, ("fleetctl",)))
+NAMED = [pytest.param(path, id=" ".join(path)) for path in COMMANDS]
+
+
+def fenced(language: str) -> list[Any]:
+    """The fenced blocks of one language, on all pages."""
+    blocks = [
+        (page, block) for page, text in PAGES.items() for block in re.findall(rf"```{language}\n(.*?)```", text, re.S)
+    ]
+    return [pytest.param(block, id=f"{page}-{number}") for number, (page, block) in enumerate(blocks)]
+
+
+def section(page: str, title: str) -> str:
+    """What stands under a heading, up to the next one."""
+    match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", page, re.S | re.M)
+    assert match, f"no heading {title!r}"
+    return match[1]
+
+
+def first_cells(text: str) -> list[str]:
+    """The `names` in the first column of the tables in `text`."""
+    return [name for cell in re.findall(r"^\| (`[^|]*`) \|", text, re.M) for name in re.findall(r"`([^`]+)`", cell)]
+
+
+# Commands
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_command_is_described(path: tuple[str, ...]) -> None:
+    assert re.search(rf"{' '.join(path)}\b", MANUAL)
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_option_is_described(path: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[path].params:
+        if isinstance(parameter, click.Option):
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                assert option == "--version" or re.search(rf"(?<![\w-]){option}(?![\w-])", MANUAL), option
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_help_has_an_example(path: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    if path == ("fleetctl", "cluster"):
+        request.applymarker(pytest.mark.xfail(reason="its help has none yet", strict=True))
+    command = COMMANDS[path]
+    said = command.get_help(click.Context(command, info_name=" ".join(path)))
+    assert any("fleetctl " in line for line in said.splitlines() if not line.startswith("Usage:"))
+
+
+@pytest.mark.parametrize("block", fenced("sh"))
+def test_every_command_line_is_understood(block: str) -> None:
+    for line in block.splitlines():
+        for call in re.findall(r"fleetctl ([^|&>)]*)", re.sub(r"\s# .*", "", line)):
+            command, words = cli, shlex.split(call.replace('"', "") if call.count('"') % 2 else call)
+            inner: click.Command = command
+            while isinstance(inner, click.Group):
+                own = [words.pop(0), words.pop(0)] if words[0] == "--runs" else []
+                assert not own or inner is cli
+                found = inner.get_command(click.Context(inner), words.pop(0))
+                assert found is not None, line
+                inner = found
+            inner.make_context("x", words)  # UsageError when it takes no such words
+
+
+def test_the_readme_has_two_command_lines() -> None:
+    readme = PAGES["README.md"]
+    assert "```" not in readme
+    assert re.findall(r"^ {4}(\S.*)$", readme, re.M) == ["./dev demo", "./dev test"]
+
+
+# JSON
+
+
+def test_the_keys_of_a_run() -> None:
+    assert first_cells(section(JSON, "A run")) == list(RunView.__struct_fields__)
+
+
+def test_the_keys_of_an_attempt() -> None:
+    assert first_cells(section(JSON, "An attempt")) == list(Attempt.__struct_fields__)
+
+
+def test_the_keys_of_a_cluster() -> None:
+    assert first_cells(section(JSON, "`fleetctl cluster probe`")) == list(ClusterProfile.__struct_fields__)
+    assert first_cells(section(JSON, "A partition")) == list(PartitionProfile.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", ["submit", "sandbox"])
+def test_the_keys_of_a_command_that_needs_a_cluster(name: str) -> None:
+    tree = ast.parse((ROOT / "fleetctl" / "cli" / f"{name}.py").read_text())
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    keys = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
+    assert set(first_cells(section(JSON, f"`fleetctl {name}`"))) == keys
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run root with one run that was never submitted, so that nobody asks Slurm about it."""
+    monkeypatch.setenv("FLEETCTL_RUNS", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    store = Store(tmp_path)
+    store.ensure()
+    log = store.create(RECORD, "name: r\ncommand: c\n").event_log("job-1")
+    log.append(NOW, EventKind.ATTEMPT_STARTED, submission=1, attempt="1.0", job_id="1", host="n1")
+    profile = msgspec.structs.replace(DEFAULT_PROFILE, taken_at=datetime.now(UTC))
+    save_profile(profile_path(tmp_path, {}), profile)
+    return tmp_path
+
+
+def printed_keys(*words: str) -> list[str]:
+    """All keys of what a command prints, in their order, those of inner objects after those around them."""
+    said = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
+    assert said.stdout, said.output
+    todo, keys = [json.loads(said.stdout)], []
+    while todo:
+        value = todo.pop(0)
+        keys += list(value) if isinstance(value, dict) else []
+        todo += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return keys
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("why", "r-1"), ("cancel", "r-1"), ("resolve", "r-1"), ("logs", "r-1"), ("completion", "zsh")],
+    ids=lambda words: words[0],
+)
+def test_the_keys_that_a_command_prints(words: tuple[str, ...], runs: Path) -> None:
+    assert first_cells(section(JSON, f"`fleetctl {words[0]}`")) == printed_keys(*words)
+
+
+def test_the_keys_that_wait_prints(runs: Path) -> None:
+    assert printed_keys("wait", "r-1") == first_cells(section(JSON, "A run"))
+
+
+def test_the_keys_that_show_prints(runs: Path) -> None:
+    own = [name for title in ("A run", "`fleetctl show`", "An attempt") for name in first_cells(section(JSON, title))]
+    assert printed_keys("show", "r-1") == own
+
+
+def test_the_keys_of_an_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "nothing", "--json"]) == 12
+    assert first_cells(section(JSON, "Errors")) == list(json.loads(capsys.readouterr().err))
+
+
+def test_every_command_has_its_json_section() -> None:
+    for path in COMMANDS:
+        if len(path) == 2:
+            assert re.search(rf"^## `{' '.join(path)}\b", JSON, re.M), path
+
+
+# Tables made from the code
+
+
+def state_rows() -> list[str]:
+    seen, rows = view(add_up(RECORD, (), {}), None, None), list[str]()
+    for state in RunState:
+        code = exit_code_of(msgspec.structs.replace(seen, state=state)) if state.is_finished else "it waits"
+        rows.append(f"| `{state}` | {'yes' if state.is_finished else 'no'} | {code} |")
+    return rows
+
+
+def code_rows() -> list[str]:
+    for module in pkgutil.walk_packages(fleetctl.__path__, "fleetctl."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)  # an error is in the tree once its module is imported
+    rows = [(0, "", "Done; of `wait`: the run completed."), *exit_codes()]
+    rows.append((_INTERNAL_EXIT_CODE, "", "A mistake in fleetctl itself; `--debug` shows where."))
+    rows.append((INTERRUPTED_EXIT_CODE, "", "Ctrl-C. Runs go on."))
+    return [
+        f"| {code} | {f'`{name}`' if name else ''} | {meaning} |".replace("|  |", "| |") for code, name, meaning in rows
+    ]
+
+
+@pytest.mark.parametrize(("name", "make"), [("run states", state_rows), ("exit codes", code_rows)])
+def test_the_tables_are_those_of_the_code(name: str, make: Any, update_golden: bool) -> None:
+    path = DOCS / "json.md"
+    table = rf"(<!-- {name}: [^\n]*-->\n(?:\|[^\n]*\n){{2}})(.*?)(?=<!-- end of {name} -->)"
+    text, wanted = path.read_text(encoding="utf-8"), "".join(f"{row}\n" for row in make())
+    if update_golden:
+        text = re.sub(table, lambda match: match[1] + wanted, text, flags=re.S)
+        path.write_text(text, encoding="utf-8")
+    match = re.search(table, text, re.S)
+    assert match
+    assert match[2] == wanted
+
+
+def test_every_state_is_explained() -> None:
+    assert re.findall(r"^- `(\w+)`: \S", section(JSON, "States of a run"), re.M) == list(RunState)
+
+
+# The run directory
+
+
+def test_the_keys_of_run_json() -> None:
+    assert set(first_cells(section(RUNDIR, "run.json"))) == {"schema", *RunRecord.__struct_fields__}
+
+
+def test_the_keys_of_a_claim() -> None:
+    names = re.findall(r"`(\w+)`", section(RUNDIR, "Claims"))
+    assert {"schema", *Claim.__struct_fields__} <= set(names)
+
+
+def written_events() -> dict[str, set[str]]:
+    """What the code writes: the fields of each kind, as they stand in calls of `append`."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "fleetctl").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        facts = {
+            str(key.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+            for key in node.value.keys
+            if isinstance(key, ast.Constant) and ast.unparse(node.targets[0]) == "facts"
+        }
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".append") and len(node.args) == 2):
+                continue
+            kind = EventKind[ast.unparse(node.args[1]).removeprefix("EventKind.")]
+            for word in node.keywords:
+                found.setdefault(kind.value, set()).update([word.arg] if word.arg else facts)
+    return found
+
+
+def test_every_event_is_described_with_its_fields() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*)\|", section(RUNDIR, "Events"), re.M)
+    assert [kind for kind, _ in rows] == list(EventKind)
+    described = {kind: {"submission", *re.findall(r"`(\w+)`", fields)} for kind, fields in rows}
+    assert described == written_events()
+
+
+# What the training gets
+
+
+def test_every_promised_variable_is_described(tmp_path: Path) -> None:
+    job = JobIdentity("1", "1", None, None, "n1", 0)
+    promised = {*run_environment({}, RunDir(tmp_path), "1.0", job, {}), *rendezvous({}, "n1")}
+    promised |= set(re.findall(r"(\w+)=", _RANKS))
+    assert promised <= set(first_cells(section(GUIDE, "What each task gets")))
+
+
+@pytest.mark.parametrize("page", ["docs/guide.md", "docs/operators.md"])
+def test_the_sbatch_variables_are_those_of_the_code(page: str) -> None:
+    assert set(re.findall(r"`(SBATCH_[A-Z]+)`", PAGES[page])) == set(_SBATCH_DEFAULTS)
+
+
+# Pages
+
+
+@pytest.mark.parametrize("block", fenced("yaml"))
+def test_every_example_loads(block: str) -> None:
+    load_spec(block, "train.yaml")
+
+
+@pytest.mark.parametrize("block", fenced("python"))
+def test_every_program_is_python(block: str) -> None:
+    ast.parse(block)
+
+
+def anchors(text: str) -> set[str]:
+    """What headings are called in links, as code hosts do it."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_resolve(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", PAGES[page], flags=re.S)):
+        target, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.resolve().is_relative_to(ROOT), link
+        assert path.exists(), link
+        assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), link
+
+
+def test_every_page_can_be_reached() -> None:
+    linked = {target for text in PAGES.values() for target in re.findall(r"\]\((?:docs/)?([\w-]+\.md)[)#]", text)}
+    assert {Path(page).name for page in PAGES if page.startswith("docs/")} <= linked
+
+
+def test_every_decision_has_its_five_lines() -> None:
+    _, *decisions = re.split(r"^## .*$", PAGES["docs/decisions.md"], flags=re.M)
+    for decision in decisions:
+        labels = re.findall(r"^- \*\*(.*?)\*\*: \S", decision, re.M)
+        assert labels == ["Context", "Decision", "Rejected", "Consequence", "Revisit when"], decision
+        assert len(decision.split("\n- ")) == 6, decision
