@@ -14,6 +14,8 @@
         RunUnknown               12   no such run
       SandboxError               13   the sandbox cannot start, or a part of it died
       JobSideError               14   the batch script may not go on (a duplicate, a failed dependency)
+      ProgramMissing              1   a program is not installed
+      ProcessTimeout              1   a program did not end in time and was killed
 
 A message is one line; a remedy says what to do. 130 stands for Ctrl-C.
 """
@@ -103,6 +105,14 @@ class JobSideError(FleetctlError):
     """The batch script must end itself: it is a duplicate, or what it depends on failed."""
 
     exit_code = 14
+
+
+class ProgramMissing(FleetctlError):
+    """A program is not installed, or not on PATH."""
+
+
+class ProcessTimeout(FleetctlError):
+    """A program did not end in time and was killed, its whole session with it."""
 
 
 INTERRUPTED_EXIT_CODE = 130  # 128 + SIGINT, the shell's convention

@@ -15,17 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fleetctl.errors import FleetctlError
+from fleetctl.errors import ProcessTimeout, ProgramMissing
 
 Child = subprocess.Popen  # for annotations elsewhere: subprocess itself is banned there
-
-
-class ProgramMissing(FleetctlError):
-    """The program is not installed, or not on PATH."""
-
-
-class ProcessTimeout(FleetctlError):
-    """The program did not end in time and was killed, its whole session with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,9 @@ def render(spec: Spec, context: Context, style: Style, templates: Environment) -
         sweep=_sweep_lines(spec),
         modules=[sh_quote(module) for module in spec.modules],
         launch=_launch_words(spec, context),
-        steps=[{"name": name, "count": len(words), "words": words} for name, words in _steps(spec, style)],
+        steps=[
+            {"name": name, "count": len(words), "words": words} for name, words in _steps(spec, context.run_dir, style)
+        ],
     )
 
 
@@ -210,14 +212,14 @@ def _launch_words(spec: Spec, context: Context) -> list[str]:
     return [sh_quote(word) for word in words]
 
 
-def _steps(spec: Spec, style: Style) -> list[tuple[str, list[str]]]:
+def _steps(spec: Spec, run_dir: str, style: Style) -> list[tuple[str, list[str]]]:
     """Name and argument vector of each step, quoted for bash."""
     if not spec.groups:
-        words = _step_words(spec, spec.launch, spec.resources, style, spec.command, spec.script, het_group=None)
+        words = _step_words(spec, spec, spec.resources, run_dir, style, het_group=None)
         return [("train", [sh_quote(word) for word in words])]
     steps = []
     for index, group in enumerate(spec.groups):
-        words = _step_words(spec, group.launch, group.resources, style, group.command, group.script, het_group=index)
+        words = _step_words(spec, group, group.resources, run_dir, style, het_group=index)
         steps.append((group.name, [sh_quote(word) for word in _with_env(group, words)]))
     return steps
 
@@ -227,16 +229,10 @@ def _with_env(group: Group, words: list[str]) -> list[str]:
 
 
 def _step_words(
-    spec: Spec,
-    launch: Launcher,
-    asked: Resources,
-    style: Style,
-    command: str | tuple[str, ...] | None,
-    script: str | None,
-    *,
-    het_group: int | None,
+    spec: Spec, part: Spec | Group, asked: Resources, run_dir: str, style: Style, *, het_group: int | None
 ) -> list[str]:
-    text = script if script is not None else command
+    launch = part.launch
+    text = part.script if part.script is not None else part.command
     assert text is not None, "load_spec sees to it"
     if launch is Launcher.COMMAND:
         return ["bash", "-c", text] if isinstance(text, str) else list(text)
@@ -249,7 +245,7 @@ def _step_words(
     if het_group is not None:
         srun.append(f"--het-group={het_group}")
     inner = _torchrun(asked, text) if launch is Launcher.TORCHRUN else _ranked(text)
-    return [*srun, *_contained(spec.container, inner)]
+    return [*srun, *_contained(spec.container, run_dir, inner)]
 
 
 def _ranked(text: str | tuple[str, ...]) -> list[str]:
@@ -266,17 +262,19 @@ def _torchrun(asked: Resources, text: str | tuple[str, ...]) -> list[str]:
     return ["bash", "-c", f'{start} "$@"', "torchrun", *text]
 
 
-def _contained(container: Container | None, inner: list[str]) -> list[str]:
-    """Container flags go to srun (pyxis) or before the command (apptainer)."""
+def _contained(container: Container | None, run_dir: str, inner: list[str]) -> list[str]:
+    """Container flags go to srun (pyxis) or before the command (apptainer). The run directory is mounted where it is:
+    progress is written there, and fleetctl.train is read from there."""
     if container is None:
         return inner
+    mounts = (*container.mounts, f"{run_dir}:{run_dir}")
     if container.runtime is ContainerRuntime.PYXIS:
         flags = [f"--container-image={container.image}"]
-        flags += [f"--container-mounts={','.join(container.mounts)}"] if container.mounts else []
+        flags.append(f"--container-mounts={','.join(mounts)}")
         flags += [f"--container-workdir={container.workdir}"] if container.workdir else []
         return [*flags, *inner]
     words = ["apptainer", "exec", "--nv"]
-    for mount in container.mounts:
+    for mount in mounts:
         words += ["--bind", mount]
     words += ["--pwd", container.workdir] if container.workdir else []
     return [*words, container.image, *inner]

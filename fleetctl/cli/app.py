@@ -12,7 +12,7 @@ import click
 
 from fleetctl.cli.context import App
 from fleetctl.clock import SystemClock
-from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError, SpecError
+from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError, SpecError, UsageError
 from fleetctl.version import VERSION
 
 _INTERNAL_EXIT_CODE = 70  # sysexits.h, EX_SOFTWARE: our own fault
@@ -94,7 +94,10 @@ def run(args: Sequence[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        if "--json" in args:
+            _complain(UsageError(error.format_message()), as_json=True)
+        else:
+            error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("fleetctl: interrupted; runs go on", err=True)

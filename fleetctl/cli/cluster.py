@@ -13,7 +13,12 @@ from fleetctl.cli.output import json_option, note, print_fields, print_json, pri
 
 @click.group()
 def command() -> None:
-    """Learn what this cluster's Slurm wants and can."""
+    """Learn what this cluster's Slurm wants and can.
+
+    \b
+    Example:
+      fleetctl cluster probe
+    """
 
 
 @command.command()
@@ -53,8 +58,8 @@ def probe(test_job: bool, partition: str | None, account: str | None, as_json: b
         comments = proof.comments
         for line in proof.notes:
             note(line)
-    taken = profile.probe(slurm, here.clock.now(), comments=comments)
     path = profile.profile_path(here.runs_root, here.environ)
+    taken = profile.probe(slurm, here.clock.now(), path, proved=comments)
     with explained(path, "write"):
         profile.save_profile(path, taken)
     note(f"saved as {path}")

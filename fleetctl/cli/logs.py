@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,19 +37,25 @@ def command(run: str, follow: bool, attempt: str | None, task: int | None, as_js
       fleetctl logs -f RUN
       fleetctl logs RUN --attempt 1.0 | less
     """
+    from fleetctl.errors import UsageError
+    from fleetctl.rundir.model import RunKind
+
     here = app()
     found = store_of(here).find(run)
     history = found.history()
     if as_json:
-        print_json({"run_id": found.run_id, "job_logs": str(found.path / "logs"), "attempts": _files(found, history)})
+        named = [one for one in history.attempts if attempt in (None, one.name) and task in (None, one.task)]
+        print_json({"run_id": found.run_id, "job_logs": str(found.path / "logs"), "attempts": _files(found, named)})
     elif follow:
+        if history.record.kind is RunKind.SWEEP and task is None:
+            raise UsageError(f"run {found.run_id} is a sweep of {history.record.tasks}", remedy="choose one: --task I")
         _follow(here, found, task)
     else:
         _print_once(found, history, attempt, task)
 
 
-def _files(run: RunDir, history: History) -> list[dict[str, object]]:
-    return [{"attempt": one.name, "task": one.task, "path": str(output_of(run, one))} for one in history.attempts]
+def _files(run: RunDir, attempts: Sequence[Attempt]) -> list[dict[str, object]]:
+    return [{"attempt": one.name, "task": one.task, "path": str(output_of(run, one))} for one in attempts]
 
 
 def output_of(run: RunDir, attempt: Attempt) -> Path:

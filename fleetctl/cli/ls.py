@@ -51,8 +51,9 @@ def _views(here: App) -> list[RunView]:
         note(f"no runs under {here.runs_root}; `fleetctl submit` starts one")
         return []
     jobs: Sequence[Job] | None = None
+    me = user_name()
     try:
-        jobs = slurm_of(here).jobs(user=user_name())
+        jobs = slurm_of(here).jobs(user=me)
     except (SlurmUnreachable, SlurmError) as error:
         note(f"{error.message}: states are as the run directories tell")
     grouped = None if jobs is None else jobs_by_base(jobs)
@@ -64,8 +65,10 @@ def _views(here: App) -> list[RunView]:
             if (run.path / "run.json").exists():
                 note(f"left out {run.path}: {error}")
             continue
-        view = see(history, run, None if grouped is None else grouped.get(history.job_id or "", ()))
-        if jobs is not None:
+        # Of somebody else's jobs we asked nothing, and a site may hide them (slurm.conf.5, PrivateData)
+        asked = grouped is not None and history.record.user == me
+        view = see(history, run, grouped.get(history.job_id or "", ()) if grouped is not None and asked else None)
+        if asked:
             keep_end(here, run, history, view)
         views.append(view)
     return sorted(views, key=lambda view: view.submitted_at, reverse=True)

@@ -65,15 +65,12 @@ def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
     """The cluster's profile: the cached one, else probed now without a test job and kept."""
     from contextlib import suppress
 
-    from msgspec.structs import replace
-
     from fleetctl.slurm import profile
 
     path = profile.profile_path(app.runs_root, app.environ)
     found = profile.load_profile(path, app.environ, app.clock.now())
     if found is None:
-        taken = profile.probe(slurm, app.clock.now())
-        found = replace(taken, comments=profile.saved_proof(path, taken.cluster_name))
+        found = profile.probe(slurm, app.clock.now(), path)
         with suppress(OSError):  # only a cache; a run root that cannot be written is told where it matters
             profile.save_profile(path, found)
     return found
@@ -81,12 +78,14 @@ def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
 
 def see(history: History, run: RunDir, jobs: Sequence[Job] | None) -> RunView:
     """The run as Slurm's `jobs` (of any runs; None: not heard) and its own record show it."""
+    from fleetctl.rundir.model import RunKind
     from fleetctl.rundir.view import jobs_by_base, own_jobs, view
 
     mine = None
     if jobs is not None:
         mine = own_jobs(history, str(run.path), jobs_by_base(jobs).get(history.job_id or "", []))
-    return view(history, run.progress(history.attempts[-1]) if history.attempts else None, mine)
+    shown = history.attempts and history.record.kind is not RunKind.SWEEP  # one element's step tells nothing of a sweep
+    return view(history, run.progress(history.attempts[-1]) if shown else None, mine)
 
 
 def look(app: App, run: RunDir) -> RunView:
@@ -98,6 +97,8 @@ def look(app: App, run: RunDir) -> RunView:
     if history.job_id is not None:
         try:
             jobs = slurm_of(app).jobs(user=history.record.user)
+            if not jobs and history.record.user != user_name():
+                jobs = None  # a site may hide other people's jobs (slurm.conf.5, PrivateData)
         except SlurmUnreachable as error:
             note(f"{error.message}: showing what the run directory tells")
             jobs = None

@@ -167,12 +167,15 @@ def _status_json(found: Status) -> dict[str, Any]:
 
 
 def _node_verb(verb: str, effect: str, summary: str) -> Callable[..., None]:
-    def act(name: str, directory: Path | None) -> None:
+    def act(name: str, directory: Path | None, as_json: bool) -> None:
         getattr(_find(directory).node(name), verb)()
-        note(f"{name} {effect}.")
+        if as_json:
+            print_json({"node": name, "done": verb})
+        else:
+            note(f"{name} {effect}.")
 
     act.__doc__ = f"{summary}\n\n\b\nExample:\n  fleetctl sandbox node {verb} node2\n"
-    return node.command(verb)(dir_option(click.argument("name", metavar="NAME")(act)))
+    return node.command(verb)(dir_option(json_option(click.argument("name", metavar="NAME")(act))))
 
 
 _node_verb(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from fleetctl.cli.output import print_json
+from fleetctl.cli.output import json_option, print_json
 
 
 @click.command("schema")
 @click.option("--table", is_flag=True, help="Print every field as a Markdown table instead.")
-def command(table: bool) -> None:
+@json_option
+def command(table: bool, as_json: bool) -> None:
     """Print the JSON Schema of train.yaml.
 
     Editors complete and check fields with it. Example:
@@ -24,7 +25,7 @@ def command(table: bool) -> None:
     """
     from fleetctl.spec.schema import field_table, json_schema
 
-    if table:
+    if table and not as_json:
         click.echo(field_table(), nl=False)
     else:
         print_json(json_schema())

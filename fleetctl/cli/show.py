@@ -49,6 +49,8 @@ def command(run: str, as_json: bool) -> None:
 
 
 def _fields(seen: RunView, history: History, run: RunDir) -> list[tuple[str, str]]:
+    from fleetctl.rundir.model import last_attempts
+
     tasks = seen.tasks_by_state or {}
     fields = [
         ("run", seen.run_id),
@@ -65,12 +67,16 @@ def _fields(seen: RunView, history: History, run: RunDir) -> list[tuple[str, str
         ("run dir", str(run.path)),
     ]
     shown = [(name, value) for name, value in fields if value]
-    return shown + [("attempt" if number == 0 else "", _attempt(one)) for number, one in enumerate(history.attempts)]
+    newest = [] if seen.state.is_finished else list(last_attempts(history).values())
+    lines = [_attempt(one, running=one in newest) for one in history.attempts]
+    return shown + [("attempt" if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
-def _attempt(attempt: Attempt) -> str:
+def _attempt(attempt: Attempt, *, running: bool) -> str:
     name = attempt.name if attempt.task is None else f"{attempt.name} of task {attempt.task}"
-    end = "has not ended" if attempt.exit_code is None else f"ended {_time(attempt.ended_at)} with {attempt.exit_code}"
+    end = f"ended {_time(attempt.ended_at)} with {attempt.exit_code}"
+    if attempt.exit_code is None:
+        end = "runs" if running else "died without a word"
     told = ", told to end" if attempt.terminated else ""
     return f"{name}  job {attempt.job_id} on {attempt.host}  started {_time(attempt.started_at)}, {end}{told}"
 
@@ -80,5 +86,6 @@ def _time(moment: datetime | None) -> str:
 
 
 def _attempt_json(attempt: Attempt) -> dict[str, object]:
-    raw = {name: getattr(attempt, name) for name in type(attempt).__struct_fields__}
+    names = type(attempt).__struct_fields__
+    raw = {"attempt" if name == "name" else name: getattr(attempt, name) for name in names}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in raw.items()}

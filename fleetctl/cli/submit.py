@@ -50,14 +50,20 @@ def command(
       fleetctl submit train.yaml --set resources.nodes=8 --set env.LR=0.1
       fleetctl submit train.yaml --dry-run
     """
-    from fleetctl.submission.plan import ignored_variables, read_plan
+    from fleetctl.submission.plan import ignored_variables, read_plan, unused_parts
 
     here = app()
     plan = read_plan(spec, overrides, here.environ, user_name())
     if ignored := ignored_variables(here.environ):
         note(f"ignored: {', '.join(ignored)} (say it in the spec)")
+    if unused := unused_parts(plan.spec):
+        note(f"only checked by this version, nothing acts on it yet: {', '.join(unused)}")
     if dry_run:
-        click.echo(dry_script(plan, here, template_dirs), nl=False)
+        script = dry_script(plan, here, template_dirs)
+        if as_json:
+            print_json({"script": script})
+        else:
+            click.echo(script, nl=False)
         return 0
     return _submit(plan, here, template_dirs, again=again, wait_for_end=wait_for_end, as_json=as_json)
 

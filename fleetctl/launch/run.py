@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from fleetctl import process
 from fleetctl.clock import Clock
-from fleetctl.errors import JobSideError
+from fleetctl.errors import FleetctlError, JobSideError, ProgramMissing
 from fleetctl.launch.code import code_state
 from fleetctl.launch.environment import claim_attempt, rendezvous, run_environment
 from fleetctl.launch.model import JobIdentity, Order, Step, exit_status, step_nodes
@@ -43,9 +43,20 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
     run = RunDir(Path(order.run_dir))
     log = run.event_log(f"job-{job.job_id}")
     _claim(run, order.submission, job, log, world)
-    for needed in order.needs:
-        _await_needed(RunDir(Path(needed)), world.clock)
-    secrets = read_env_file(Path(order.env_file)) if order.env_file else {}
+    try:
+        for needed in order.needs:
+            _await_needed(RunDir(Path(needed)), world.clock)
+        secrets = read_env_file(Path(order.env_file)) if order.env_file else {}
+    except FleetctlError as error:
+        log.append(
+            world.clock.now(),
+            EventKind.NOT_STARTED,
+            submission=order.submission,
+            job_id=job.job_id,
+            exit_code=error.exit_code,
+            why=error.message,
+        )
+        raise
     attempt = claim_attempt(run.attempts_dir(job.task))
     facts = {"submission": order.submission, "attempt": attempt, "task": job.task, "job_id": job.job_id}
     nodes = step_nodes(world.environ, 0)
@@ -86,8 +97,8 @@ def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world:
 def _await_needed(needed: RunDir, clock: Clock) -> None:
     """Slurm started us `afterany`; whether the run before us ended well is for its own record to say."""
     deadline = clock.monotonic_s() + _NEEDED_WITHIN_S
-    while not finished_well(needed.history()):
-        if clock.monotonic_s() > deadline:
+    while (well := finished_well(needed.history())) is not True:
+        if well is False or clock.monotonic_s() > deadline:
             raise JobSideError(f"run {needed.run_id}, which this one depends on, did not finish well")
         clock.sleep(_POLL_S * 10)
 
@@ -126,7 +137,7 @@ def _start(
     """The child stays in our process group, so that what Slurm sends to the batch script reaches it too."""
     try:
         return process.start(step.argv, env=environment, log=output, session=False)
-    except process.ProgramMissing as error:
+    except ProgramMissing as error:
         say(f"fleetctl: step {step.name}: {error.message}")
         return None
 

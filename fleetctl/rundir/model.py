@@ -67,6 +67,7 @@ class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt_started"
     ATTEMPT_ENDED = "attempt_ended"
     DUPLICATE = "duplicate"  # a job that was not the owner ended itself
+    NOT_STARTED = "not_started"  # the owner ended before its first step
 
 
 class Event(Struct, frozen=True):
@@ -129,7 +130,8 @@ class History(Struct, frozen=True):
     detail: str  # Slurm's words for REFUSED and UNKNOWN
     absent_lookups: tuple[datetime, ...]  # start times of answered lookups that found nothing, of this submission
     cancelled_at: datetime | None
-    observed_end: str | None  # Slurm's state word
+    observed_end: str | None  # a state of the run, as Slurm told it
+    not_started: str | None  # why its job ended before its first step
     attempts: tuple[Attempt, ...]  # by start
 
 
@@ -156,6 +158,7 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
         absent_lookups=tuple(sorted(e.time for e in of_newest if e.kind is EventKind.LOOKUP_ABSENT)),
         cancelled_at=cancel.time if cancel else None,
         observed_end=kinds[EventKind.OBSERVED_END].data["state"] if EventKind.OBSERVED_END in kinds else None,
+        not_started=str(kinds[EventKind.NOT_STARTED].data["why"]) if EventKind.NOT_STARTED in kinds else None,
         attempts=_attempts(events),
     )
 
@@ -203,7 +206,10 @@ def last_attempts(history: History) -> dict[int | None, Attempt]:
     return {attempt.task: attempt for attempt in history.attempts}
 
 
-def finished_well(history: History) -> bool:
-    """Every task's newest attempt ended with status 0, by the run's own record."""
+def finished_well(history: History) -> bool | None:
+    """Whether every task's newest attempt ended with status 0, by the run's own record; None: some have not ended."""
     newest = last_attempts(history)
-    return len(newest) == history.record.tasks and all(attempt.exit_code == 0 for attempt in newest.values())
+    codes = [attempt.exit_code for attempt in newest.values()]
+    if history.not_started is not None or any(codes):
+        return False
+    return True if len(codes) == history.record.tasks and None not in codes else None

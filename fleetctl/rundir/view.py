@@ -133,7 +133,7 @@ def view(history: History, progress: Progress | None, jobs: Sequence[Job] | None
         reason=reason,
         attempt=current.name if current and not sweep else None,
         nodes=history.record.nodes,
-        node_list=",".join(job.node_list for job in running) or None,
+        node_list=",".join(dict.fromkeys(job.node_list for job in running)) or None,
         training_step=progress.training_step if progress else None,
         target_step=progress.target_step if progress else None,
         loss=progress.loss if progress else None,
@@ -141,8 +141,8 @@ def view(history: History, progress: Progress | None, jobs: Sequence[Job] | None
         tasks_by_state=_count(tasks) if sweep else None,
         submitted_at=history.intent_at or history.record.created_at,
         started_at=history.attempts[0].started_at if history.attempts else None,
-        ended_at=current.ended_at if current and state.is_finished else None,
-        exit_code=current.exit_code if current and state.is_finished else None,
+        ended_at=current.ended_at if current and state.is_finished and not sweep else None,
+        exit_code=current.exit_code if current and state.is_finished and not sweep else None,
     )
 
 
@@ -154,8 +154,10 @@ def _state(history: History, tasks: Sequence[RunState], jobs: Sequence[Job] | No
     state = next(state for state in _PRECEDENCE if state in tasks)
     if state is RunState.UNKNOWN and jobs is None:
         return state, "Slurm did not answer"
-    pending = next((job.reason for job in jobs or () if job.reason not in ("", "None")), None)
-    return state, pending if state in _UNFINISHED else None
+    if not state.is_finished:
+        waiting = (job.reason for job in jobs or () if _of_job(job) is RunState.PENDING)
+        return state, next((reason for reason in waiting if reason not in ("", "None")), None)
+    return state, history.not_started if state is RunState.FAILED and not history.attempts else None
 
 
 def _task_states(history: History, jobs: Sequence[Job] | None) -> list[RunState]:
@@ -206,7 +208,9 @@ def _ended(history: History, attempt: Attempt | None) -> RunState | None:
         return RunState.COMPLETED
     if (observed := _from_observation(history)) is not None:
         return observed
-    return RunState.FAILED if attempt is not None and attempt.exit_code is not None else None
+    if attempt is None:
+        return RunState.FAILED if history.not_started is not None else None
+    return RunState.FAILED if attempt.exit_code is not None else None
 
 
 def _from_observation(history: History) -> RunState | None:

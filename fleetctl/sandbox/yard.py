@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleetctl import process
 from fleetctl.clock import Clock
-from fleetctl.errors import SandboxError
+from fleetctl.errors import ProcessTimeout, SandboxError
 from fleetctl.sandbox import procs, state
 from fleetctl.sandbox.procs import Proc
 from fleetctl.sandbox.site import search_path
@@ -82,7 +82,7 @@ class Yard:
         env = {**self.env(), **(more_env or {})}
         try:
             done = process.run(argv, timeout_s=_ASK_TIMEOUT_S, env=env, cwd=self.directory, stdin=stdin)
-        except process.ProcessTimeout as error:
+        except ProcessTimeout as error:
             self._refusal = error.message
             return None
         self._refusal = "" if done.returncode == 0 else f"{argv[0]} says: {_ending(done.stderr or done.stdout)}"

@@ -142,8 +142,9 @@ def profile_from(
     )
 
 
-def probe(slurm: Slurm, taken_at: datetime, *, comments: Comments = Comments.UNPROVEN) -> ClusterProfile:
-    """Ask the cluster what it is, for the user that we are; `comments` is what a test job proved (slurm.prove).
+def probe(slurm: Slurm, taken_at: datetime, path: Path, *, proved: Comments = Comments.UNPROVEN) -> ClusterProfile:
+    """Ask the cluster what it is, for the user that we are. `proved` is what a test job told (slurm.prove); if it told
+    nothing, what the profile at `path` says of this cluster holds on.
 
     :raises SlurmUnreachable: the controller does not answer.
     """
@@ -154,6 +155,7 @@ def probe(slurm: Slurm, taken_at: datetime, *, comments: Comments = Comments.UNP
     except (SlurmRefused, CannotTell, KeyError):
         admin_level = None  # no accounting, or it does not answer: rights come from SlurmUser alone
     partitions, nodes = slurm.partitions(), slurm.nodes()
+    comments = proved if proved is not Comments.UNPROVEN else _saved_proof(path, config.get("ClusterName", ""))
     return profile_from(
         config, partitions, nodes, taken_at=taken_at, uid=uid, admin_level=admin_level, comments=comments
     )
@@ -178,7 +180,7 @@ def load_profile(path: Path, environ: Mapping[str, str], now: datetime) -> Clust
     return None if changed_at > profile.taken_at else profile
 
 
-def saved_proof(path: Path, cluster_name: str) -> Comments:
+def _saved_proof(path: Path, cluster_name: str) -> Comments:
     """What a test job on this cluster once proved about comments: it outlives the rest of a stale profile."""
     profile = _read(path)
     return profile.comments if profile is not None and profile.cluster_name == cluster_name else Comments.UNPROVEN

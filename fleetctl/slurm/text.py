@@ -10,7 +10,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from fleetctl import process
-from fleetctl.errors import CannotTell, JobUnknown, SlurmMissing, SlurmRefused, SlurmUnreachable
+from fleetctl.errors import (
+    CannotTell,
+    JobUnknown,
+    ProcessTimeout,
+    ProgramMissing,
+    SlurmMissing,
+    SlurmRefused,
+    SlurmUnreachable,
+)
 from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config
 
@@ -149,9 +157,9 @@ class TextSlurm:
         self._check_conf()
         try:
             return process.run(argv, timeout_s=timeout_s, env=self._query_environ)
-        except process.ProcessTimeout as error:
+        except ProcessTimeout as error:
             raise SlurmUnreachable(f"Slurm does not answer: {error}") from None
-        except process.ProgramMissing as error:
+        except ProgramMissing as error:
             raise SlurmMissing(str(error), remedy=_REMEDY) from None
 
     def _check_conf(self) -> None:

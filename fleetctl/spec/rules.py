@@ -32,6 +32,10 @@ def check(spec: Section, problems: Problems) -> None:
         _check_torchrun_program(starter, path, problems)
     _check_sweep(spec, problems)
     _check_chain(spec, problems)
+    starters = [spec, *(group for _, group in groups_of(spec))]
+    if "container" in spec.places and any(one.values.get("launch") is Launcher.COMMAND for one in starters):
+        text = "expected no container under launch: command, which starts srun itself: give srun the container"
+        problems.add(spec.places["container"], "container", text)
 
 
 def groups_of(spec: Section) -> list[tuple[str, Section]]:

@@ -15,7 +15,7 @@ from fleetctl.rundir.model import RunKind, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
 from fleetctl.spec.load import load_spec
-from fleetctl.spec.model import Spec
+from fleetctl.spec.model import Recovery, Spec
 from fleetctl.spec.record import spec_to_builtins
 from fleetctl.submission.templates import template_environment
 from fleetctl.version import VERSION
@@ -91,6 +91,17 @@ def sbatch_defaults(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """SBATCH_* variables that have no effect here, for a note to the user."""
     return tuple(sorted(n for n in environ if n.startswith("SBATCH_") and n not in _SBATCH_DEFAULTS))
+
+
+def unused_parts(spec: Spec) -> tuple[str, ...]:
+    """Parts of a spec that are checked and that nothing acts on yet: their user must not rely on them."""
+    given = (
+        ("checkpoint", spec.checkpoint is not None),
+        ("recovery.chain", spec.recovery.chain),
+        ("recovery.max_failures", spec.recovery.max_failures != Recovery().max_failures),
+        ("health", bool(spec.health.checks)),
+    )
+    return tuple(name for name, written in given if written)
 
 
 def run_kind(spec: Spec) -> RunKind:

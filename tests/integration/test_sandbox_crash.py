@@ -17,7 +17,7 @@ import pytest
 import fleetctl
 from fleetctl import process
 from fleetctl.clock import SystemClock
-from fleetctl.errors import SandboxError
+from fleetctl.errors import ProgramMissing, SandboxError
 from fleetctl.sandbox import cluster, procs, state
 from fleetctl.sandbox.model import SandboxConfig
 from tests.integration.conftest import MakeSandbox, short_dir
@@ -159,7 +159,7 @@ def python_for(user: pwd.struct_passwd) -> str:
         try:
             if process.run([*as_user(user), candidate, "-c", ""], timeout_s=10, cwd=Path("/")).returncode == 0:
                 return candidate
-        except process.ProgramMissing:
+        except ProgramMissing:
             continue
     pytest.fail(f"no Python {sys.version_info[:2]} that {user.pw_name} can run; install python3 for everybody")
 

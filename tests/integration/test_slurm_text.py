@@ -171,7 +171,7 @@ def test_accounting_has_one_record_per_run(make_sandbox: MakeSandbox, tmp_path: 
     )  # since is an instant, not a time of the user's zone
     assert slurm.admin_level(ME) is AdminLevel.ADMINISTRATOR
     assert slurm.admin_level("nosuchuser") is AdminLevel.NONE
-    assert profile.probe(slurm, CLOCK.now()).accounting
+    assert profile.probe(slurm, CLOCK.now(), Path("/nonexistent")).accounting
     made.dbd.stop()
     with pytest.raises(SlurmUnreachable):
         TextSlurm(environ, Limits(accounting_s=2)).history(since=began)
@@ -198,7 +198,7 @@ def test_a_refused_test_job_proves_nothing(slurm_env: Mapping[str, str], tmp_pat
 
 
 def test_a_profile_of_the_sandbox(slurm_env: Mapping[str, str]) -> None:
-    found = profile.probe(connect(slurm_env, CLOCK), CLOCK.now(), comments=profile.Comments.FOUND)
+    found = profile.probe(connect(slurm_env, CLOCK), CLOCK.now(), Path("/nonexistent"), proved=profile.Comments.FOUND)
     assert (found.gpu_style, found.memory_style, found.comments) == ("gpus_per_node", "per_node", "found")
     assert found.slurm_conf == slurm_env["SLURM_CONF"]
     assert (found.accounting, found.rights) == (False, "administrator")

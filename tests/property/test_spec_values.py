@@ -102,6 +102,8 @@ def section_of(struct: type[Struct]) -> st.SearchStrategy[Any]:
 
 def lawful(spec: Spec, groups: list[Group]) -> Spec:
     """The nearest spec that keeps the rules across fields."""
+    if spec.launch is Launcher.COMMAND or any(group.launch is Launcher.COMMAND for group in groups):
+        spec = replace(spec, container=None)
     if len(groups) >= 2:
         named = [replace(group, name=f"g{index}") for index, group in enumerate(groups)]
         parts = tuple(lawful_part(group) for group in named)

@@ -20,7 +20,7 @@ def at(seconds: float) -> datetime:
 
 def history(*absent_at: float) -> History:
     return History(
-        RECORD, 1, SubmissionState.UNKNOWN, None, NOW, "", tuple(at(one) for one in absent_at), None, None, ()
+        RECORD, 1, SubmissionState.UNKNOWN, None, NOW, "", tuple(at(one) for one in absent_at), None, None, None, ()
     )
 
 

@@ -95,9 +95,9 @@ def test_events_of_two_writers_add_up(run: RunDir) -> None:
     job = run.event_log("job-7")
     facts = {"submission": 1, "attempt": "1.0", "task": None, "job_id": "7"}
     job.append(NOW, EventKind.ATTEMPT_STARTED, **facts, host="node1")
-    assert not finished_well(run.history())
+    assert finished_well(run.history()) is None
     job.append(NOW, EventKind.ATTEMPT_ENDED, **facts, exit_code=0, terminated=False)
-    assert finished_well(run.history())
+    assert finished_well(run.history()) is True
     assert len(list((run.path / "events").iterdir())) == 2
 
 

@@ -70,7 +70,7 @@ def test_every_field_is_read() -> None:
           constraint: "[rack1|rack2]"
           exclude: node[01-04,9],bad7
           switches: 1@2h
-        launch: command
+        launch: srun
         script: |
           set -e
           python train.py
@@ -105,7 +105,7 @@ def test_every_field_is_read() -> None:
             exclude="node[01-04,9],bad7",
             switches="1@2h",
         ),
-        launch=Launcher.COMMAND,
+        launch=Launcher.SRUN,
         script="set -e\npython train.py\n",
         env={"LR": "1e-4", "ON": "on", "EMPTY": "", "NULL_": "~"},
         env_file="secrets.env",
@@ -532,6 +532,11 @@ def test_a_good_spec_pays_for_no_difflib(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "command: x\nenv: {LR: '1'}\nsweep: {parameters: {LR: ['1', '2']}}",
             "4:21: sweep.parameters: expected a name that env does not have: LR cannot have one value and many",
+        ),
+        (
+            "command: x\nlaunch: command\ncontainer: {image: i}",
+            "4:12: container: expected no container under launch: command, which starts srun itself: give srun the "
+            "container",
         ),
         (
             "command: x\nrecovery: {chain: true}\nresources: {time: 1h}",

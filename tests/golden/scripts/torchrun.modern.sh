@@ -17,4 +17,4 @@
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
 # Each step: its name, how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
-  --step train 21 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --gpus-per-node=4 --kill-on-bad-exit=1 --export=ALL apptainer exec --nv --bind /data:/data /images/torch.sif bash -c 'exec torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$FLEETCTL_RUN_ID.$FLEETCTL_ATTEMPT" "$@"' torchrun train.py --lr 0.1 'a b'
+  --step train 23 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --gpus-per-node=4 --kill-on-bad-exit=1 --export=ALL apptainer exec --nv --bind /data:/data --bind '/runs/50% done/__RUN__:/runs/50% done/__RUN__' /images/torch.sif bash -c 'exec torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$FLEETCTL_RUN_ID.$FLEETCTL_ATTEMPT" "$@"' torchrun train.py --lr 0.1 'a b'
