@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 _CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 _UNSAFE_IN_SCRIPT = r"[\x01-\x08\x0b-\x1f\x7f]"  # all but tab and newline
+_MODULE_FUNCTION = (
+    "if ! command -v module >/dev/null; then",
+    "  for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh; do",
+    "    # shellcheck source=/dev/null",
+    '    if [ -r "$init" ]; then . "$init"; break; fi',
+    "  done",
+    "fi",
+)
+_MAX_WORD_BYTES = 131_071  # execve(2): MAX_ARG_STRLEN, 32 pages, with its NUL; the node would only say E2BIG
 _RANKS = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
 _TORCHRUN = (
     "exec torchrun --nnodes={nodes} --nproc-per-node={nproc} --rdzv-backend=c10d "
@@ -57,21 +66,20 @@ def render(spec: Spec, context: Context, style: Style, templates: Environment) -
     :raises UsageError: something cannot be kept in a script (a control character in a path, no GPUs on this cluster).
     :raises jinja2.TemplateError: a user's template is broken, or names what does not exist.
     """
-    hetjob = bool(spec.groups)
-    template = templates.get_template("hetjob.sh.j2" if hetjob else "sbatch.sh.j2")
     components = [_directives(spec, resources, style) for resources in component_resources(spec)]
-    components[0] = _job_directives(spec, context) + components[0]
-    return template.render(
+    directives = _job_directives(spec, context) + components[0]
+    for component in components[1:]:
+        directives += ["hetjob", *component]
+    steps = [
+        " ".join(("--step", sh_quote(name), str(len(words)), *map(sh_quote, words)))
+        for name, words in _steps(spec, context.run_dir, style)
+    ]
+    return templates.get_template("sbatch.sh.j2").render(
         version=context.version,
         run_id=context.run_id,
-        components=components,
-        exports=[(name, sh_quote(value)) for name, value in spec.env.items()],
-        sweep=_sweep_lines(spec),
-        modules=[sh_quote(module) for module in spec.modules],
-        launch=_launch_words(spec, context),
-        steps=[
-            {"name": name, "count": len(words), "words": words} for name, words in _steps(spec, context.run_dir, style)
-        ],
+        directives=directives,
+        setup=[*_export_lines(spec), *_sweep_lines(spec), *_module_lines(spec)],
+        launch=[" ".join(_launch_words(spec, context)), *steps],
     )
 
 
@@ -189,11 +197,22 @@ def _gpu_flags(asked: Resources, style: GpuStyle, quote: Any) -> list[str]:
     return [f"--gpus-per-node={quote(f'{kind}{asked.gpus_per_node}')}"]
 
 
+def _export_lines(spec: Spec) -> list[str]:
+    lines = [f"export {name}={sh_quote(value)}" for name, value in spec.env.items()]
+    return ["", *lines] if lines else []
+
+
+def _module_lines(spec: Spec) -> list[str]:
+    """`module` is a function of login shells, which a batch shell is not."""
+    loads = [f"module load {sh_quote(module)} || exit 1" for module in spec.modules]
+    return ["", *_MODULE_FUNCTION, *loads] if loads else []
+
+
 def _sweep_lines(spec: Spec) -> list[str]:
     """For each parameter a bash array and the element's own value: index / stride % count, the last one fastest."""
     if not spec.sweep:
         return []
-    lines, stride = [], sweep_size(spec)
+    lines, stride = ["", "# The values of this element of the sweep"], sweep_size(spec)
     for name, values in spec.sweep.parameters.items():
         stride //= len(values)
         lines.append(f"fleetctl_values=({' '.join(sh_quote(value) for value in values)})")
@@ -213,14 +232,13 @@ def _launch_words(spec: Spec, context: Context) -> list[str]:
 
 
 def _steps(spec: Spec, run_dir: str, style: Style) -> list[tuple[str, list[str]]]:
-    """Name and argument vector of each step, quoted for bash."""
+    """Name and argument vector of each step."""
     if not spec.groups:
-        words = _step_words(spec, spec, spec.resources, run_dir, style, het_group=None)
-        return [("train", [sh_quote(word) for word in words])]
+        return [("train", _step_words(spec, spec, spec.resources, run_dir, style, het_group=None))]
     steps = []
     for index, group in enumerate(spec.groups):
         words = _step_words(spec, group, group.resources, run_dir, style, het_group=index)
-        steps.append((group.name, [sh_quote(word) for word in _with_env(group, words)]))
+        steps.append((group.name, _with_env(group, words)))
     return steps
 
 
@@ -234,6 +252,10 @@ def _step_words(
     launch = part.launch
     text = part.script if part.script is not None else part.command
     assert text is not None, "load_spec sees to it"
+    if any(len(word.encode("utf-8", "surrogateescape")) > _MAX_WORD_BYTES for word in _words_of(text)):
+        raise UsageError(
+            "a command longer than 128 KiB cannot be started on Linux", remedy="put it into a file, and run the file"
+        )
     if launch is Launcher.COMMAND:
         return ["bash", "-c", text] if isinstance(text, str) else list(text)
     tasks = tasks_per_node(asked, launch)
@@ -246,6 +268,10 @@ def _step_words(
         srun.append(f"--het-group={het_group}")
     inner = _torchrun(asked, text) if launch is Launcher.TORCHRUN else _ranked(text)
     return [*srun, *_contained(spec.container, run_dir, inner)]
+
+
+def _words_of(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (f"{_RANKS}{text}",) if isinstance(text, str) else text
 
 
 def _ranked(text: str | tuple[str, ...]) -> list[str]:
@@ -267,6 +293,8 @@ def _contained(container: Container | None, run_dir: str, inner: list[str]) -> l
     progress is written there, and fleetctl.train is read from there."""
     if container is None:
         return inner
+    if "," in run_dir or ":" in run_dir:
+        raise UsageError(f"{run_dir!r} has a comma or a colon, which a container mount cannot keep")
     mounts = (*container.mounts, f"{run_dir}:{run_dir}")
     if container.runtime is ContainerRuntime.PYXIS:
         flags = [f"--container-image={container.image}"]

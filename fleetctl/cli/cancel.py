@@ -6,23 +6,26 @@ import click
 
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, print_json
-from fleetctl.cli.runs import host_name, run_argument, slurm_of, store_of, user_name
+from fleetctl.cli.runs import host_name, profile_of, run_argument, slurm_of, store_of, user_name
 
 
 @click.command()
 @run_argument
 @json_option
 def command(run: str, as_json: bool) -> None:
-    """Cancel a run: its job ends and never comes back.
+    """Cancel a run: its job ends and never comes back. RUN is a whole id, or a job id.
 
     \b
     Example:
       fleetctl cancel RUN
     """
-    from fleetctl.submission.cancel import cancel
+    from fleetctl.submission.cancel import Who, cancel
 
     here = app()
-    done = cancel(store_of(here).find(run), slurm_of(here), here.clock, host_name(), user_name())
+    found = store_of(here).find(run, whole=True)
+    slurm = slurm_of(here)
+    who = Who(user_name(), host_name(), profile_of(here, slurm).cluster_name)
+    done = cancel(found, slurm, here.clock, who)
     if as_json:
         print_json({"run_id": done.run_id, "job_id": done.job_id, "cancelled": done.cancelled, "why": done.why})
     else:

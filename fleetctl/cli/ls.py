@@ -9,11 +9,10 @@ import click
 
 from fleetctl.cli.context import App, app
 from fleetctl.cli.output import json_option, note, print_json, print_table
-from fleetctl.cli.runs import as_json, keep_end, see, slurm_of, step_text, store_of, user_name
+from fleetctl.cli.runs import as_json, ask, keep_end, see, slurm_of, step_text, store_of, user_name
 
 if TYPE_CHECKING:
-    from fleetctl.rundir.view import RunView
-    from fleetctl.slurm.model import Job
+    from fleetctl.rundir.view import Queue, RunView
 
 _COLUMNS = ("RUN", "JOB", "STATE", "ATTEMPT", "NODES", "STEP", "LOSS", "SUBMITTED", "REASON")
 
@@ -43,33 +42,27 @@ def command(everything: bool, finished: int, as_json: bool) -> None:
 
 def _views(here: App) -> list[RunView]:
     """All runs by one query to Slurm, newest first; what cannot be read is named, not dropped."""
-    from fleetctl.errors import RunDirError, SlurmError, SlurmUnreachable
-    from fleetctl.rundir.view import jobs_by_base
+    from fleetctl.errors import CannotTell, RunDirError, SlurmError
 
     runs = store_of(here).runs()
     if not runs:
         note(f"no runs under {here.runs_root}; `fleetctl submit` starts one")
         return []
-    jobs: Sequence[Job] | None = None
-    me = user_name()
+    queue: Queue | None = None
     try:
-        jobs = slurm_of(here).jobs(user=me)
-    except (SlurmUnreachable, SlurmError) as error:
+        queue = ask(here, slurm_of(here), user_name())
+    except (CannotTell, SlurmError) as error:
         note(f"{error.message}: states are as the run directories tell")
-    grouped = None if jobs is None else jobs_by_base(jobs)
     views = []
     for run in runs:
         try:
             history = run.history()
-        except (RunDirError, ValueError, KeyError) as error:
+        except RunDirError as error:
             if (run.path / "run.json").exists():
-                note(f"left out {run.path}: {error}")
+                note(f"left out: {error.message}")
             continue
-        # Of somebody else's jobs we asked nothing, and a site may hide them (slurm.conf.5, PrivateData)
-        asked = grouped is not None and history.record.user == me
-        view = see(history, run, grouped.get(history.job_id or "", ()) if grouped is not None and asked else None)
-        if asked:
-            keep_end(here, run, history, view)
+        view = see(history, run, queue)
+        keep_end(here, run, history, view)
         views.append(view)
     return sorted(views, key=lambda view: view.submitted_at, reverse=True)
 

@@ -18,8 +18,8 @@ def json_option(command: Command) -> Command:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout. Keys are snake_case; unknown values are null."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """One JSON document on stdout, in ASCII, so that a path of any bytes survives. Unknown values are null."""
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 def note(text: str) -> None:

@@ -49,7 +49,7 @@ def _resolve(here: App, run: RunDir, *, wait: bool) -> History:
     """Look until there is no doubt; a doubt that time does not lift ends it at once."""
     from fleetctl.errors import SlurmUnreachable
     from fleetctl.rundir.store import Store
-    from fleetctl.submission.submit import unknown_error
+    from fleetctl.submission.known import unknown_error
 
     slurm = slurm_of(here)
     store = Store(here.runs_root)
@@ -57,7 +57,7 @@ def _resolve(here: App, run: RunDir, *, wait: bool) -> History:
     while True:
         until: datetime | None = None
         try:
-            with store.locked_index(digest):  # a submit of the same spec settles it, too
+            with store.locked_index(digest, here.clock, note):  # a submit of the same spec settles it, too
                 settled = settler_of(here, slurm, profile_of(here, slurm)).settle(run)
             if settled.doubt is None:
                 return settled.history

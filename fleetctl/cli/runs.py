@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,8 +15,7 @@ from fleetctl.cli.output import note
 if TYPE_CHECKING:
     from fleetctl.rundir.model import History
     from fleetctl.rundir.store import RunDir, Store
-    from fleetctl.rundir.view import RunView
-    from fleetctl.slurm.model import Job
+    from fleetctl.rundir.view import Queue, RunView
     from fleetctl.slurm.port import Slurm
     from fleetctl.slurm.profile import ClusterProfile
 
@@ -76,16 +75,24 @@ def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
     return found
 
 
-def see(history: History, run: RunDir, jobs: Sequence[Job] | None) -> RunView:
-    """The run as Slurm's `jobs` (of any runs; None: not heard) and its own record show it."""
-    from fleetctl.rundir.model import RunKind
-    from fleetctl.rundir.view import jobs_by_base, own_jobs, view
+def ask(app: App, slurm: Slurm, user: str) -> Queue:
+    """What Slurm says about `user`'s jobs, by one query.
 
-    mine = None
-    if jobs is not None:
-        mine = own_jobs(history, str(run.path), jobs_by_base(jobs).get(history.job_id or "", []))
+    :raises SlurmUnreachable: nothing is known.
+    """
+    from fleetctl.rundir.view import queue_of
+
+    return queue_of(profile_of(app, slurm).cluster_name, user_name(), slurm.jobs(user=user))
+
+
+def see(history: History, run: RunDir, queue: Queue | None) -> RunView:
+    """The run as its own record and an answer of Slurm (None: not heard) show it."""
+    from fleetctl.rundir.model import RunKind
+    from fleetctl.rundir.view import jobs_of, view
+
     shown = history.attempts and history.record.kind is not RunKind.SWEEP  # one element's step tells nothing of a sweep
-    return view(history, run.progress(history.attempts[-1]) if shown else None, mine)
+    progress = run.progress(history.attempts[-1]) if shown else None
+    return view(history, progress, jobs_of(history, str(run.path), queue))
 
 
 def look(app: App, run: RunDir) -> RunView:
@@ -93,18 +100,14 @@ def look(app: App, run: RunDir) -> RunView:
     from fleetctl.errors import SlurmUnreachable
 
     history = run.history()
-    jobs: Sequence[Job] | None = ()
+    queue = None
     if history.job_id is not None:
         try:
-            jobs = slurm_of(app).jobs(user=history.record.user)
-            if not jobs and history.record.user != user_name():
-                jobs = None  # a site may hide other people's jobs (slurm.conf.5, PrivateData)
+            queue = ask(app, slurm_of(app), history.record.user)
         except SlurmUnreachable as error:
             note(f"{error.message}: showing what the run directory tells")
-            jobs = None
-    seen = see(history, run, jobs)
-    if jobs:
-        keep_end(app, run, history, seen)
+    seen = see(history, run, queue)
+    keep_end(app, run, history, seen)
     return seen
 
 
@@ -116,11 +119,15 @@ def keep_end(app: App, run: RunDir, history: History, seen: RunView) -> None:
 
     if not seen.state.is_finished or seen.state in (RunState.NOT_SUBMITTED, RunState.LOST):
         return
-    if view(history, None, ()).state is seen.state:
+    if view(history, None, None).state is seen.state:  # the record tells it already
         return
     try:
         run.event_log(f"seen-{host_name()}").append(
-            app.clock.now(), EventKind.OBSERVED_END, submission=history.submission, state=seen.state.value
+            app.clock.now(),
+            EventKind.OBSERVED_END,
+            submission=history.submission,
+            state=seen.state.value,
+            attempts=len(history.attempts),
         )
     except RunDirError as error:  # looking must work on a full disk, and in somebody else's run
         note(error.message)

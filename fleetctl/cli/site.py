@@ -33,7 +33,7 @@ def site_of(here: App, template_dirs: Sequence[Path]) -> Site:
         scripts=_scripts(here, profile, template_dirs),
         user=user_name(),
         host=host_name(),
-        slurm_conf=here.environ.get("SLURM_CONF", ""),
+        cluster=profile.cluster_name,
         note=note,
     )
 
@@ -45,7 +45,8 @@ def settler_of(here: App, slurm: Slurm, profile: ClusterProfile) -> Settler:
     from fleetctl.submission.settle import Settler
 
     proved = profile.comments is Comments.FOUND
-    return Settler(slurm, here.clock, host_name(), proved, Policy(message_timeout_s=profile.message_timeout_s))
+    policy = Policy(message_timeout_s=profile.message_timeout_s)
+    return Settler(slurm, here.clock, host_name(), profile.cluster_name, proved, policy)
 
 
 def dry_script(plan: Plan, here: App, template_dirs: Sequence[Path]) -> str:
@@ -65,14 +66,12 @@ def dry_script(plan: Plan, here: App, template_dirs: Sequence[Path]) -> str:
 def _scripts(here: App, profile: ClusterProfile, template_dirs: Sequence[Path]) -> Scripts:
     from fleetctl.render import Style
     from fleetctl.submission.plan import Scripts
-    from fleetctl.submission.templates import private_cache_dir
 
     return Scripts(
         python=sys.executable,
         style=Style(profile.gpu_style, profile.memory_style),
         max_array_size=profile.max_array_size,
         template_dirs=_template_dirs(here, template_dirs),
-        cache_dir=private_cache_dir(here.environ, Path.home()),
     )
 
 

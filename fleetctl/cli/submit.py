@@ -9,7 +9,7 @@ import click
 
 from fleetctl.cli.context import App, app
 from fleetctl.cli.output import json_option, note, print_json
-from fleetctl.cli.runs import store_of, user_name
+from fleetctl.cli.runs import store_of
 from fleetctl.cli.site import dry_script, site_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def command(
     from fleetctl.submission.plan import ignored_variables, read_plan, unused_parts
 
     here = app()
-    plan = read_plan(spec, overrides, here.environ, user_name())
+    plan = read_plan(spec, overrides, here.environ)
     if ignored := ignored_variables(here.environ):
         note(f"ignored: {', '.join(ignored)} (say it in the spec)")
     if unused := unused_parts(plan.spec):

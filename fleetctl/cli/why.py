@@ -8,7 +8,7 @@ import click
 
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, print_fields, print_json
-from fleetctl.cli.runs import run_argument, see, slurm_of, store_of
+from fleetctl.cli.runs import ask, run_argument, see, slurm_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +27,14 @@ def command(run: str, as_json: bool) -> None:
     Example:
       fleetctl why RUN
     """
-    from fleetctl.rundir.view import jobs_by_base, own_jobs
+    from fleetctl.rundir.view import jobs_of
 
     here = app()
     found = store_of(here).find(run)
     history = found.history()
-    jobs: Sequence[Job] = ()
-    if history.job_id is not None:
-        mine = jobs_by_base(slurm_of(here).jobs(user=history.record.user)).get(history.job_id, [])
-        jobs = own_jobs(history, str(found.path), mine)
-    seen = see(history, found, jobs)
+    queue = ask(here, slurm_of(here), history.record.user) if history.job_id is not None else None
+    jobs = jobs_of(history, str(found.path), queue) or ()
+    seen = see(history, found, queue)
     answer = _answer(seen, jobs)
     if as_json:
         print_json({"run_id": seen.run_id, "job_id": seen.job_id, "state": seen.state, **answer})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+from types import FrameType
 
 from fleetctl.clock import SystemClock
 from fleetctl.errors import FleetctlError
@@ -15,9 +18,17 @@ from fleetctl.slurm.connect import connect
 
 def main() -> int:
     """The exit status of the batch script."""
+    told: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        """Slurm tells the whole process group; the steps end by themselves, and we stay to write it down."""
+        told.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
     clock = SystemClock()
     slurm = connect(os.environ, clock)
-    world = World(clock, dict(os.environ), lambda nodes: head_address(nodes, slurm), _say)
+    world = World(clock, dict(os.environ), lambda nodes: head_address(nodes, slurm), lambda: bool(told), _say)
     try:
         return launch(parse_order(sys.argv[1:]), identity(os.environ), world)
     except FleetctlError as error:
@@ -26,7 +37,8 @@ def main() -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    with contextlib.suppress(OSError):  # a full disk under Slurm's log
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import RunDirError
 
+_CHUNK_BYTES = 1 << 16
+_MAX_BYTES = 64 << 20  # of one event file: years of events
 _REMEDIES = {
     errno.ENOSPC: "free some space, or set FLEETCTL_RUNS to a folder with room",
     errno.EDQUOT: "your quota is used up: free some space, or set FLEETCTL_RUNS to a folder with room",
@@ -61,14 +64,16 @@ def write_synced(path: Path, content: str) -> None:
 def claim_file(path: Path, value: Mapping[str, Any]) -> bool:
     """Create `path` with `value` as JSON if nobody has: True for exactly one caller, content complete from the start.
 
-    A hard link is used, since it is exclusive and atomic on NFS too (open(2), O_EXCL).
+    A hard link is used, since it is exclusive and atomic on NFS too (open(2), O_EXCL). The same page: an error of
+    link does not mean that it failed, since the answer may have been lost; two links on our own file mean that we won.
     """
     staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     write_synced(staged, json.dumps(value) + "\n")
     try:
         os.link(staged, path)
     except FileExistsError:
-        return False
+        if os.stat(staged).st_nlink != 2:
+            return False
     finally:
         os.unlink(staged)
     sync_dir(path.parent)
@@ -90,36 +95,47 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
         sync_dir(path.parent)
 
 
+def read_bounded(path: str) -> bytes | None:
+    """What `path` holds; None when it is missing. Never waits: a FIFO that somebody left there is no file.
+
+    :raises ValueError: no regular file, or larger than any file of ours.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("no regular file")
+        if status.st_size > _MAX_BYTES:
+            raise ValueError("larger than any file of ours")
+        return b"".join(iter(lambda: os.read(handle, _CHUNK_BYTES), b""))
+    finally:
+        os.close(handle)
+
+
 def read_json(path: str) -> Any:
     """The JSON value in `path`, or None when it is missing or not complete JSON (a reader never trusts a writer)."""
     try:
-        with open(path, "rb") as file:
-            return json.loads(file.read())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raw = read_bounded(path)
+        return None if raw is None else json.loads(raw)
+    except (ValueError, RecursionError):
         return None
 
 
-def take_lock(path: Path) -> int:
-    """Wait for the exclusive POSIX lock on `path` (made if missing); closing the returned handle gives it back."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+def try_lock(path: Path) -> int | None:
+    """Take the exclusive POSIX lock on `path` (made if missing); None while another process holds it.
+
+    Closing the returned handle gives it back.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.lockf(handle, fcntl.LOCK_EX)
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
+        os.close(handle)
+        return None
     except BaseException:
         os.close(handle)
         raise
     return handle
-
-
-def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of `path` now."""
-    try:
-        handle = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return True
-    finally:
-        os.close(handle)
-    return False

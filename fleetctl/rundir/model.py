@@ -4,6 +4,7 @@ The directory is the truth about a run. Who writes what:
 
     run.json                      fleetctl submit, once
     spec.yaml                     fleetctl submit, once: the file as its user wrote it
+    spec.json                     fleetctl submit, once: what was submitted, with --set and all defaults
     submissions/N/script.sh       fleetctl submit, once for each submission
     submissions/N/sbatch.out|err  sbatch itself
     submissions/N/claim.json      the first job of this submission, or a `void` by fleetctl; exclusive
@@ -47,7 +48,7 @@ class RunRecord(Struct, frozen=True):
     workdir: str
     nodes: int
     tasks: int
-    slurm_conf: str
+    cluster: str  # Slurm's ClusterName
     fleetctl_version: str
 
 
@@ -126,13 +127,14 @@ class History(Struct, frozen=True):
     submission: int
     state: SubmissionState
     job_id: str | None
+    cluster: str  # where the job is
     intent_at: datetime | None
     detail: str  # Slurm's words for REFUSED and UNKNOWN
     absent_lookups: tuple[datetime, ...]  # start times of answered lookups that found nothing, of this submission
     cancelled_at: datetime | None
-    observed_end: str | None  # a state of the run, as Slurm told it
-    not_started: str | None  # why its job ended before its first step
-    attempts: tuple[Attempt, ...]  # by start
+    observed_end: str | None  # a state of the run, as Slurm told it after the newest attempt
+    not_started: dict[int | None, str]  # task -> why its job ended before the first step, since its newest attempt
+    attempts: tuple[Attempt, ...]  # by task and number
 
 
 def comment_of(run_id: str, submission: int) -> str:
@@ -141,40 +143,61 @@ def comment_of(run_id: str, submission: int) -> str:
 
 
 def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim]) -> History:
-    """Merge what all writers wrote. Events of different writers need no common clock: kinds decide, not times."""
+    """Merge what all writers wrote. Their clocks need not agree: kinds and numbers decide, not times."""
     intents = {int(event.data["submission"]): event for event in events if event.kind is EventKind.INTENT}
     newest = max(intents, default=0)
     of_newest = [event for event in events if event.data.get("submission") == newest]
     kinds = {event.kind: event for event in of_newest}
-    state, job_id, detail = _submission(kinds, claims.get(newest))
     cancel = next((event for event in events if event.kind is EventKind.CANCEL), None)
+    state, job_id, detail = _submission(kinds, claims.get(newest), cancelled=cancel is not None)
+    attempts = _attempts(events)
+    submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
     return History(
         record=record,
         submission=newest,
         state=state if newest else SubmissionState.NONE,
         job_id=job_id,
+        cluster=submitted.get("cluster") or record.cluster,
         intent_at=intents[newest].time if newest else None,
         detail=detail,
         absent_lookups=tuple(sorted(e.time for e in of_newest if e.kind is EventKind.LOOKUP_ABSENT)),
         cancelled_at=cancel.time if cancel else None,
-        observed_end=kinds[EventKind.OBSERVED_END].data["state"] if EventKind.OBSERVED_END in kinds else None,
-        not_started=str(kinds[EventKind.NOT_STARTED].data["why"]) if EventKind.NOT_STARTED in kinds else None,
-        attempts=_attempts(events),
+        observed_end=_observed_end(of_newest, attempts),
+        not_started=_not_started(of_newest, attempts),
+        attempts=attempts,
     )
 
 
-def _submission(kinds: dict[EventKind, Event], claim: Claim | None) -> tuple[SubmissionState, str | None, str]:
+def _submission(
+    kinds: dict[EventKind, Event], claim: Claim | None, *, cancelled: bool
+) -> tuple[SubmissionState, str | None, str]:
     """A claim by a job is the strongest word, then a void, then sbatch's answer."""
     if claim is not None:
-        if claim.job_id is None:
-            return SubmissionState.VOIDED, None, "the job never reached Slurm"
-        return SubmissionState.SUBMITTED, claim.job_id, ""
+        if claim.job_id is not None:
+            return SubmissionState.SUBMITTED, claim.job_id, ""
+        gone = "the job never reached Slurm"
+        given_up = "cancelled while it was not known whether there is a job; should one start, it ends itself"
+        return SubmissionState.VOIDED, None, given_up if cancelled else gone
     if EventKind.SUBMITTED in kinds:
         return SubmissionState.SUBMITTED, str(kinds[EventKind.SUBMITTED].data["job_id"]), ""
     if EventKind.REFUSED in kinds:
         return SubmissionState.REFUSED, None, str(kinds[EventKind.REFUSED].data["text"])
     unknown = kinds.get(EventKind.UNKNOWN)
     return SubmissionState.UNKNOWN, None, str(unknown.data["text"]) if unknown else "submit ended before sbatch did"
+
+
+def _observed_end(events: list[Event], attempts: tuple[Attempt, ...]) -> str | None:
+    """What Slurm said after the newest attempt: a word about an earlier one says nothing of a requeued run."""
+    said = [event.data for event in events if event.kind is EventKind.OBSERVED_END]
+    return next((str(data["state"]) for data in said if data.get("attempts") == len(attempts)), None)
+
+
+def _not_started(events: list[Event], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
+    counts: dict[int | None, int] = {}
+    for attempt in attempts:
+        counts[attempt.task] = counts.get(attempt.task, 0) + 1
+    said = [event.data for event in events if event.kind is EventKind.NOT_STARTED]
+    return {d.get("task"): str(d["why"]) for d in said if d.get("attempts") == counts.get(d.get("task"), 0)}
 
 
 def _attempts(events: tuple[Event, ...]) -> tuple[Attempt, ...]:
@@ -198,7 +221,12 @@ def _attempts(events: tuple[Event, ...]) -> tuple[Attempt, ...]:
                 code=data.get("code"),
             )
         )
-    return tuple(sorted(attempts, key=lambda attempt: (attempt.task or 0, attempt.started_at)))
+    return tuple(sorted(attempts, key=_order))
+
+
+def _order(attempt: Attempt) -> tuple[int, int, int]:
+    number, _, sub = attempt.name.partition(".")
+    return -1 if attempt.task is None else attempt.task, int(number), int(sub)
 
 
 def last_attempts(history: History) -> dict[int | None, Attempt]:
@@ -206,10 +234,14 @@ def last_attempts(history: History) -> dict[int | None, Attempt]:
     return {attempt.task: attempt for attempt in history.attempts}
 
 
+def ended_well(attempt: Attempt) -> bool:
+    """It ended with status 0 of its own accord: a training that saves when it is told to end has not finished."""
+    return attempt.exit_code == 0 and not attempt.terminated
+
+
 def finished_well(history: History) -> bool | None:
-    """Whether every task's newest attempt ended with status 0, by the run's own record; None: some have not ended."""
+    """Whether every task's newest attempt ended well, by the run's own record; None: the record does not tell yet."""
     newest = last_attempts(history)
-    codes = [attempt.exit_code for attempt in newest.values()]
-    if history.not_started is not None or any(codes):
+    if history.not_started or any(attempt.exit_code and not attempt.terminated for attempt in newest.values()):
         return False
-    return True if len(codes) == history.record.tasks and None not in codes else None
+    return True if len(newest) == history.record.tasks and all(map(ended_well, newest.values())) else None

@@ -6,10 +6,11 @@ Readers tolerate what a crash or a newer fleetctl leaves: a torn last line, an u
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from fleetctl.errors import RunDirError, RunUnknown
+from fleetctl.clock import Clock
+from fleetctl.errors import CannotTell, RunDirError, RunUnknown
 from fleetctl.rundir import files
 from fleetctl.rundir.model import (
     SCHEMA_VERSION,
@@ -32,6 +34,8 @@ from fleetctl.rundir.model import (
     add_up,
 )
 
+_LOCK_S = 180.0  # sbatch may take 150 s, and what follows it a moment
+_LOCK_POLL_S = 0.2
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _KINDS = {kind.value: kind for kind in EventKind}
 
@@ -136,17 +140,21 @@ class RunDir(Struct, frozen=True):
         """
         with files.explained(self.path, "read"):
             record = self.record()
-            events = tuple(self._events())
-            numbers = {int(event.data["submission"]) for event in events if event.kind is EventKind.INTENT}
-            claims = {number: claim for number in numbers if (claim := self.read_claim(number)) is not None}
-            return add_up(record, events, claims)
+            try:
+                events = tuple(self._events())
+                numbers = {int(event.data["submission"]) for event in events if event.kind is EventKind.INTENT}
+                claims = {number: claim for number in numbers if (claim := self.read_claim(number)) is not None}
+                return add_up(record, events, claims)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise RunDirError(
+                    f"{self.path}/events is damaged ({type(error).__name__}: {error})", remedy="move the run away"
+                ) from None
 
     def _events(self) -> Iterator[Event]:
         folder = f"{self.path}/events"
         for name in sorted(os.listdir(folder)):
-            with open(f"{folder}/{name}", "rb") as file:
-                lines = file.read().split(b"\n")[:-1]  # what follows the last newline was torn by a crash
-            for line in lines:
+            lines = (files.read_bounded(f"{folder}/{name}") or b"").split(b"\n")
+            for line in lines[:-1]:  # what follows the last newline was torn by a crash
                 raw = json.loads(line)
                 if (kind := _KINDS.get(raw["kind"])) is not None:  # a newer fleetctl may write more
                     yield Event(datetime.fromisoformat(raw["time"]), kind, raw)
@@ -160,7 +168,7 @@ class RunDir(Struct, frozen=True):
         return Progress(
             step if isinstance(step, int) else None,
             target if isinstance(target, int) else None,
-            float(loss) if isinstance(loss, int | float) else None,
+            _finite(loss),
         )
 
 
@@ -177,19 +185,25 @@ class Store(Struct, frozen=True):
         with files.explained(self.root, "make"):
             (self.root / ".index").mkdir(parents=True, exist_ok=True)
 
-    def create(self, record: RunRecord, spec_text: str) -> RunDir:
-        """Make the folder of a run with its record and spec, durable. FileExistsError when the id is taken.
+    def reserve(self, run_id: str) -> bool:
+        """Make the empty folder of a run. False: the id is taken, by a run that must not be touched."""
+        with files.explained(self.root / run_id, "make"):
+            try:
+                (self.root / run_id).mkdir()
+            except FileExistsError:
+                return False
+        return True
 
-        run.json comes last: a folder without it is not a run.
-        """
+    def fill(self, record: RunRecord, spec_text: str, effective_spec: dict[str, Any]) -> RunDir:
+        """Write the record and the spec into a reserved folder, durable; run.json last: without it there is no run."""
         run = RunDir(self.root / record.run_id)
         raw = {name: getattr(record, name) for name in RunRecord.__struct_fields__}
         raw |= {"schema": SCHEMA_VERSION, "created_at": record.created_at.isoformat(), "kind": record.kind.value}
-        run.path.mkdir()
         with files.explained(run.path, "write"):
             for name in ("events", "logs", "submissions", "attempts", "python"):
                 (run.path / name).mkdir()
             files.write_synced(run.path / "spec.yaml", spec_text)
+            files.write_synced(run.path / "spec.json", json.dumps(effective_spec, indent=1) + "\n")
             files.write_synced(run.path / "run.json", json.dumps(raw, indent=1) + "\n")
             files.sync_dir(run.path)
             files.sync_dir(self.root)
@@ -202,45 +216,57 @@ class Store(Struct, frozen=True):
                 names = [entry.name for entry in entries if RUN_ID.fullmatch(entry.name) and entry.is_dir()]
         except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise RunDirError(f"cannot read {self.root}: {error.strerror}", remedy="FLEETCTL_RUNS names it") from None
         return tuple(RunDir(self.root / name) for name in names)
 
-    def find(self, wanted: str) -> RunDir:
-        """The run of this id, or the only one whose id starts so, or the one that was submitted as this job id.
+    def find(self, wanted: str, *, whole: bool = False) -> RunDir:
+        """The run of this id, or submitted as this job id; else the only one whose id starts so, unless it must be
+        `whole`.
 
         :raises RunUnknown: none, or several.
         """
         if RUN_ID.fullmatch(wanted) and (self.root / wanted / "run.json").exists():
             return RunDir(self.root / wanted)
-        runs = self.runs()
-        found = [run for run in runs if run.run_id.startswith(wanted)]
-        if not found and wanted.isascii() and wanted.isdigit():
+        runs = self.runs() if wanted else ()
+        found = []
+        if wanted.isascii() and wanted.isdigit():
             found = [run for run in runs if _job_id_of(run) == wanted]
+        if not found and not whole:
+            found = [run for run in runs if run.run_id.startswith(wanted)]
         if len(found) == 1:
             return found[0]
         if found:
             names = ", ".join(sorted(run.run_id for run in found)[:5])
-            raise RunUnknown(f"{wanted} is the start of {len(found)} runs: {names}", remedy="give more of the id")
-        raise RunUnknown(f"no run {wanted!r} under {self.root}", remedy="`fleetctl ls --all` shows what there is")
+            raise RunUnknown(f"{wanted} can be {len(found)} runs: {names}", remedy="give the whole id")
+        kind = "run with the whole id" if whole else "run"
+        raise RunUnknown(f"no {kind} {wanted!r} under {self.root}", remedy="`fleetctl ls --all` shows what there is")
 
     @contextmanager
-    def locked_index(self, spec_digest: str) -> Iterator[Index]:
+    def locked_index(self, spec_digest: str, clock: Clock, say: Callable[[str], None]) -> Iterator[Index]:
         """Hold the lock of one spec: while it is held, nobody else submits the same spec from this root.
 
         :raises RunDirError: no lock can be had on this file system.
+        :raises CannotTell: somebody holds it for longer than a submission takes.
         """
         path = self._lock_path(spec_digest)
+        deadline_s = clock.monotonic_s() + _LOCK_S
         with files.explained(path, "lock"):
-            lock = files.take_lock(path)
+            lock = files.try_lock(path)
+            if lock is None:
+                say("another submit of this spec is under way; waiting for its answer")
+            while lock is None:
+                if clock.monotonic_s() > deadline_s:
+                    raise CannotTell(
+                        f"another submit of this spec does not end: it holds the lock of {path}",
+                        remedy="is there a stopped `fleetctl submit` on some login node? end it",
+                    )
+                clock.sleep(_LOCK_POLL_S)
+                lock = files.try_lock(path)
         try:
             yield Index(self.root / ".index" / spec_digest)
         finally:
             os.close(lock)
-
-    def index_is_locked(self, spec_digest: str) -> bool:
-        """Whether another submit of the same spec is under way."""
-        path = self._lock_path(spec_digest)
-        with files.explained(path, "lock"):
-            return files.is_locked(path)
 
     def _lock_path(self, spec_digest: str) -> Path:
         """A file of its own: a process loses its POSIX locks on a file when it closes any handle of that file."""
@@ -258,10 +284,21 @@ class Index(Struct, frozen=True):
 
     def add(self, run_id: str) -> None:
         """Written before the run's folder is made: an id without a folder is harmless, the reverse is not."""
-        with files.explained(self.path, "write"), open(self.path, "a") as file:
-            file.write(run_id + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with files.explained(self.path, "write"):
+            with open(self.path, "a") as file:
+                file.write(f"\n{run_id}\n")  # a line that a full disk tore stays alone
+                file.flush()
+                os.fsync(file.fileno())
+            files.sync_dir(self.path.parent)
+
+
+def _finite(value: object) -> float | None:
+    """Python's json reads NaN, Infinity and numbers of a thousand digits; nobody else does."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _job_id_of(run: RunDir) -> str | None:

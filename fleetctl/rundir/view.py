@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, last_attempts
+from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, ended_well, last_attempts
 from fleetctl.slurm.model import BaseState, Job, StateFlag, has_task
 
 
@@ -41,6 +41,7 @@ class RunState(StrEnum):
 _UNFINISHED = frozenset(
     {RunState.SUBMISSION_UNKNOWN, RunState.PENDING, RunState.RUNNING, RunState.COMPLETING, RunState.UNKNOWN}
 )
+_WORDS = {state.value: state for state in RunState}  # a newer fleetctl may know more of them
 _ENDED: Mapping[BaseState, RunState] = {
     BaseState.COMPLETED: RunState.COMPLETED,
     BaseState.FAILED: RunState.FAILED,
@@ -104,18 +105,35 @@ class RunView(Struct, frozen=True):
     exit_code: int | None
 
 
-def jobs_by_base(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+class Queue(Struct, frozen=True):
+    """One answer of Slurm: the jobs of `asker`, or of another user, on `cluster`, by base id."""
+
+    cluster: str
+    asker: str
+    by_base: dict[str, list[Job]]
+
+
+def queue_of(cluster: str, asker: str, jobs: Iterable[Job]) -> Queue:
     """Jobs under their base id: the id of a plain job, an array, or a hetjob's leader."""
-    grouped: dict[str, list[Job]] = {}
+    by_base: dict[str, list[Job]] = {}
     for job in jobs:
-        grouped.setdefault(str(job.id.base), []).append(job)
-    return grouped
+        by_base.setdefault(str(job.id.base), []).append(job)
+    return Queue(cluster, asker, by_base)
 
 
-def own_jobs(history: History, run_path: str, jobs: Sequence[Job]) -> list[Job]:
-    """Those of `jobs` that are this run's: a job id may by now belong to another job, and users edit comments."""
+def jobs_of(history: History, run_path: str, queue: Queue | None) -> list[Job] | None:
+    """The run's jobs in an answer of Slurm; None when the answer says nothing about this run.
+
+    A job id may by now belong to another job, and users edit comments: one of script and comment must be the run's. An
+    answer of another cluster, or the absence of somebody else's jobs, which a site may hide (slurm.conf.5,
+    PrivateData), tells nothing.
+    """
+    if queue is None or queue.cluster != history.cluster:
+        return None
     scripts, comment = f"{run_path}/submissions/", f"fleetctl:{history.record.run_id}/"
-    return [job for job in jobs if job.command.startswith(scripts) or job.comment.startswith(comment)]
+    found = queue.by_base.get(history.job_id or "", ())
+    mine = [job for job in found if job.command.startswith(scripts) or job.comment.startswith(comment)]
+    return mine if mine or queue.asker == history.record.user else None
 
 
 def view(history: History, progress: Progress | None, jobs: Sequence[Job] | None) -> RunView:
@@ -153,28 +171,26 @@ def _state(history: History, tasks: Sequence[RunState], jobs: Sequence[Job] | No
         return RunState.NOT_SUBMITTED, history.detail or None
     state = next(state for state in _PRECEDENCE if state in tasks)
     if state is RunState.UNKNOWN and jobs is None:
-        return state, "Slurm did not answer"
+        return state, f"nothing was heard from cluster {history.cluster}"
     if not state.is_finished:
         waiting = (job.reason for job in jobs or () if _of_job(job) is RunState.PENDING)
         return state, next((reason for reason in waiting if reason not in ("", "None")), None)
-    return state, history.not_started if state is RunState.FAILED and not history.attempts else None
+    return state, next(iter(history.not_started.values()), None) if state is RunState.FAILED else None
 
 
 def _task_states(history: History, jobs: Sequence[Job] | None) -> list[RunState]:
     """One state for each task of a sweep; one for the whole of any other run."""
-    if jobs is None:
-        return [_from_record(history, None) or RunState.UNKNOWN]
+    heard, newest = jobs is not None, last_attempts(history)
     if history.record.kind is not RunKind.SWEEP:
-        return [_of_job(job) for job in jobs] or [_from_record(history, None) or RunState.LOST]
-    seen = {job.id.array_index: _of_job(job) for job in jobs if job.id.array_index is not None}
-    rests = [job for job in jobs if job.pending_tasks]
-    newest = last_attempts(history)
+        return [_of_job(job) for job in jobs or ()] or [_from_record(history, newest.get(None), None, heard=heard)]
+    seen = {job.id.array_index: _of_job(job) for job in jobs or () if job.id.array_index is not None}
+    rests = [job for job in jobs or () if job.pending_tasks]
 
     def of_task(task: int) -> RunState:
         if task in seen:
             return seen[task]
         rest = next((job for job in rests if has_task(job.pending_tasks, task)), None)
-        return _of_job(rest) if rest else _ended(history, newest.get(task)) or RunState.LOST
+        return _of_job(rest) if rest else _from_record(history, newest.get(task), task, heard=heard)
 
     return [of_task(task) for task in range(history.record.tasks)]
 
@@ -192,31 +208,22 @@ def _of_job(job: Job) -> RunState:
     return RunState.COMPLETING
 
 
-def _from_record(history: History, task: int | None) -> RunState | None:
-    """How the run ended, told without Slurm; None when nothing tells."""
-    if history.record.kind is RunKind.SWEEP:
-        newest = last_attempts(history)
-        ends = [_ended(history, newest.get(task)) for task in range(history.record.tasks)]
-        if None in ends:
-            return _from_observation(history)
-        return next(state for state in _PRECEDENCE if state in ends)
-    return _ended(history, last_attempts(history).get(task))
+def _from_record(history: History, attempt: Attempt | None, task: int | None, *, heard: bool) -> RunState:
+    """How a task that is not in Slurm's answer ended, by the run's own record.
 
-
-def _ended(history: History, attempt: Attempt | None) -> RunState | None:
-    if attempt is not None and attempt.exit_code == 0:
+    While Slurm was not heard, only what cannot be undone counts: a good end, or Slurm's own earlier word. A failed or
+    stopped attempt may have been requeued, and a wish to cancel is not an end.
+    """
+    if attempt is not None and ended_well(attempt):
         return RunState.COMPLETED
-    if (observed := _from_observation(history)) is not None:
+    if (observed := _WORDS.get(history.observed_end or "")) is not None:
         return observed
-    if attempt is None:
-        return RunState.FAILED if history.not_started is not None else None
-    return RunState.FAILED if attempt.exit_code is not None else None
-
-
-def _from_observation(history: History) -> RunState | None:
-    if history.observed_end is not None:
-        return RunState(history.observed_end)
-    return RunState.CANCELLED if history.cancelled_at is not None else None
+    if not heard:
+        return RunState.UNKNOWN
+    if history.cancelled_at is not None:
+        return RunState.CANCELLED
+    failed = task in history.not_started or (attempt is not None and attempt.exit_code)
+    return RunState.FAILED if failed else RunState.LOST
 
 
 def _count(states: Sequence[RunState]) -> dict[str, int]:

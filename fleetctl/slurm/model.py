@@ -58,6 +58,10 @@ class JobId(Struct, frozen=True):
         return (self.cluster or "", self.base, index, -1 if self.het_offset is None else self.het_offset)
 
 
+# How long sbatch may take. It may block 120 s by itself (src/sbatch/sbatch.c, MAX_RETRIES: sleeps of 1..15 s).
+SBATCH_LIMIT_S = 150
+
+
 class GpuStyle(StrEnum):
     """How this cluster wants GPUs asked for; the two are mutually exclusive (sbatch.1, enforced from 26.05)."""
 

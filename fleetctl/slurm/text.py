@@ -19,7 +19,7 @@ from fleetctl.errors import (
     SlurmRefused,
     SlurmUnreachable,
 )
-from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
+from fleetctl.slurm.model import SBATCH_LIMIT_S, AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config
 
 # Kept although they begin with SLURM_: they say which cluster, and who we are there.
@@ -48,7 +48,7 @@ _REMEDY = "load the site's Slurm module, or go to a login node"
 class Limits(Struct, frozen=True):
     """How long a command may take, in seconds."""
 
-    submit_s: int = 150  # sbatch may block 120 s by itself (sbatch.c, MAX_RETRIES 15, sleep 1..15)
+    submit_s: int = SBATCH_LIMIT_S
     query_s: float = 60.0  # a hung controller makes squeue give up by itself after 20 s (2 x MessageTimeout)
     accounting_s: float = 120.0
 

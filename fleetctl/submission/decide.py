@@ -12,9 +12,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from fleetctl.rundir.model import History, comment_of
-from fleetctl.slurm.model import Job
-
-SBATCH_LIMIT_S = 150.0  # sbatch may block 120 s by itself (src/sbatch/sbatch.c, MAX_RETRIES: sleeps of 1..15 s)
+from fleetctl.slurm.model import SBATCH_LIMIT_S, Job
 
 
 class Policy(Struct, frozen=True):
@@ -22,6 +20,11 @@ class Policy(Struct, frozen=True):
 
     message_timeout_s: float  # slurm.conf.5, MessageTimeout
     sbatch_limit_s: float = SBATCH_LIMIT_S
+
+    @property
+    def safe_after_s(self) -> float:
+        """After the intent: sbatch is dead, and what it sent last has been answered or dropped."""
+        return self.sbatch_limit_s + self.message_timeout_s
 
 
 class Found(Struct, frozen=True):
@@ -64,13 +67,14 @@ def judge(
         ids = ", ".join(sorted(str(job.id.base) for job in alike))
         return StillUnknown(f"job {ids} has its comment and name but another script", False)
     if not comments_proved and not any(job.comment.startswith("fleetctl:") for job in jobs):
-        return StillUnknown("it is not proved that lookups on this cluster show comments", False)
+        why = "it is not proved that lookups on this cluster show comments; `fleetctl cluster probe` proves it"
+        return StillUnknown(why, False)
     return _absent_or_later(history, looked_at, policy)
 
 
 def _absent_or_later(history: History, looked_at: datetime, policy: Policy) -> Verdict:
     assert history.intent_at is not None, "a submission without intent is never looked up"
-    safe_at = history.intent_at + timedelta(seconds=policy.sbatch_limit_s)
+    safe_at = history.intent_at + timedelta(seconds=policy.safe_after_s)
     between = timedelta(seconds=policy.message_timeout_s)
     if history.absent_lookups and looked_at >= max(safe_at, history.absent_lookups[0] + between):
         return Absent()

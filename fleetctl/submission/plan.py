@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -33,16 +34,15 @@ _SBATCH_DEFAULTS = {
 
 
 class Plan(Struct, frozen=True):
-    """A valid spec and where it came from. `digest` names the same spec by the same user."""
+    """A valid spec and where it came from."""
 
     spec: Spec
     text: str
     source: Path
     workdir: Path
-    digest: str
 
 
-def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str], user: str) -> Plan:
+def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Read and check a spec file.
 
     :raises SpecError: everything that is wrong with it.
@@ -56,9 +56,13 @@ def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str]
     spec = load_spec(text, str(source), overrides, sbatch_defaults(environ))
     folder = source.absolute().parent
     workdir = folder / spec.workdir if spec.workdir is not None else folder
-    identity = {"spec": spec_to_builtins(spec), "workdir": str(workdir), "user": user}
-    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    return Plan(spec, text, source.absolute(), workdir, digest)
+    return Plan(spec, text, source.absolute(), workdir)
+
+
+def spec_digest(plan: Plan, user: str, cluster: str) -> str:
+    """Names the same spec, in the same folder, by the same user, on the same cluster."""
+    identity = {"spec": spec_to_builtins(plan.spec), "workdir": str(plan.workdir), "user": user, "cluster": cluster}
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def check_files(plan: Plan) -> None:
@@ -66,8 +70,10 @@ def check_files(plan: Plan) -> None:
 
     :raises UsageError: the workdir is no folder, or the env_file cannot be used.
     """
-    if not plan.workdir.is_dir():
-        raise UsageError(f"workdir {plan.workdir} is not a folder here", remedy="it must be on a shared file system")
+    if not plan.workdir.is_dir() or not os.access(plan.workdir, os.X_OK):
+        raise UsageError(
+            f"workdir {plan.workdir} is no folder that you can enter here", remedy="it must be on a shared file system"
+        )
     if (path := env_file_path(plan)) is not None:
         from fleetctl.spec.env_file import read_env_file
 
@@ -129,7 +135,6 @@ class Scripts(Struct, frozen=True):
     style: Style
     max_array_size: int
     template_dirs: tuple[Path, ...]
-    cache_dir: Path | None
 
 
 def render_plan(plan: Plan, run: RunDir, submission: int, scripts: Scripts, needed: Dependencies) -> str:
@@ -158,13 +163,9 @@ def render_plan(plan: Plan, run: RunDir, submission: int, scripts: Scripts, need
         after=needed.after,
         needs=needed.needs,
     )
-    for cache_dir in (scripts.cache_dir, None):
-        try:
-            return render(plan.spec, context, scripts.style, template_environment(scripts.template_dirs, cache_dir))
-        except TemplateError as error:
-            where = f"{getattr(error, 'name', None) or 'template'}:{getattr(error, 'lineno', '?')}"
-            remedy = "mend the template, or move it out of the way"
-            raise UsageError(f"{where}: {error.message}", remedy=remedy) from None
-        except OSError as error:
-            problem = error  # a full disk under the cache must not stop a submission
-    raise UsageError(f"the templates cannot be read: {problem.strerror}")
+    try:
+        return render(plan.spec, context, scripts.style, template_environment(scripts.template_dirs))
+    except TemplateError as error:
+        where = f"{getattr(error, 'name', None) or 'template'}:{getattr(error, 'lineno', '?')}"
+        remedy = "mend the template, or move it out of the way"
+        raise UsageError(f"{where}: {error.message}", remedy=remedy) from None

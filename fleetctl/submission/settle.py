@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fleetctl.clock import Clock
+from fleetctl.errors import CannotTell
 from fleetctl.rundir.model import EventKind, History, SubmissionState
 from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.model import Accepted, Refused
@@ -16,6 +17,15 @@ from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judg
 
 if TYPE_CHECKING:
     from fleetctl.slurm.port import Slurm
+
+
+def check_cluster(history: History, cluster: str) -> None:
+    """:raises CannotTell: the run was submitted to another cluster than the one that we can ask."""
+    if history.cluster != cluster:
+        raise CannotTell(
+            f"run {history.record.run_id} is on cluster {history.cluster}, and this is {cluster}",
+            remedy="point SLURM_CONF at its cluster",
+        )
 
 
 class Settled(Struct, frozen=True):
@@ -31,6 +41,7 @@ class Settler(Struct, frozen=True):
     slurm: Slurm
     clock: Clock
     host: str
+    cluster: str
     comments_proved: bool
     policy: Policy
 
@@ -38,16 +49,25 @@ class Settler(Struct, frozen=True):
         """Look once and record what was learnt; the state stays UNKNOWN while there is any doubt.
 
         :raises SlurmUnreachable: the controller did not answer, so nothing was learnt.
+        :raises CannotTell: the run belongs to another cluster, so this one has nothing to say.
         """
         history = run.history()
         if history.state is not SubmissionState.UNKNOWN:
             return Settled(history)
+        check_cluster(history, self.cluster)
         log = run.event_log(f"settle-{self.host}")
         number = history.submission
         match self._late_answer(run, history):
             case Accepted(job_id):
                 how = "sbatch's answer, read later"
-                log.append(self.clock.now(), EventKind.SUBMITTED, submission=number, job_id=str(job_id), how=how)
+                log.append(
+                    self.clock.now(),
+                    EventKind.SUBMITTED,
+                    submission=number,
+                    job_id=str(job_id),
+                    how=how,
+                    cluster=job_id.cluster,
+                )
                 return Settled(run.history())
             case Refused(code, text):
                 log.append(self.clock.now(), EventKind.REFUSED, submission=number, code=code, text=text)

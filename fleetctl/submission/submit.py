@@ -9,7 +9,7 @@ Before INTENT nothing was started; after it the next submit first settles what b
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,22 +17,16 @@ from msgspec import Struct
 
 from fleetctl.assets import TRAIN_DIR
 from fleetctl.clock import Clock
-from fleetctl.errors import (
-    CannotTell,
-    RunDirError,
-    SlurmMissing,
-    SlurmRefused,
-    SlurmUnreachable,
-    SubmissionUnknown,
-    UsageError,
-)
+from fleetctl.errors import CannotTell, FleetctlError, RunDirError, SlurmMissing, SlurmRefused, SlurmUnreachable
 from fleetctl.render import sweep_size
 from fleetctl.rundir import files
-from fleetctl.rundir.model import EventKind, History, RunRecord, SubmissionState, comment_of
-from fleetctl.rundir.store import EventLog, Index, RunDir, Store, new_run_id
-from fleetctl.rundir.view import RunState, jobs_by_base, own_jobs, view
-from fleetctl.slurm.model import Accepted, NotSent, Refused, Unknown
-from fleetctl.submission.plan import Dependencies, Plan, Scripts, check_files, render_plan, run_kind, total_nodes
+from fleetctl.rundir.model import EventKind, RunRecord, SubmissionState, comment_of
+from fleetctl.rundir.store import EventLog, RunDir, Store, new_run_id
+from fleetctl.rundir.view import RunState
+from fleetctl.slurm.model import Accepted, NotSent, Refused, SubmitAnswer, Unknown
+from fleetctl.spec.record import spec_to_builtins
+from fleetctl.submission.known import Submitted, dependencies, unfinished, unknown_error
+from fleetctl.submission.plan import Plan, Scripts, check_files, render_plan, run_kind, spec_digest, total_nodes
 from fleetctl.submission.settle import Settler
 from fleetctl.version import VERSION
 
@@ -40,6 +34,7 @@ if TYPE_CHECKING:
     from fleetctl.slurm.port import Slurm
 
 _LOOK_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0)  # after an sbatch without answer: the job is usually there within seconds
+_NEW_IDS = 5  # of 30 random bits each: five taken ones in a row do not happen
 
 
 class Site(Struct, frozen=True):
@@ -52,17 +47,8 @@ class Site(Struct, frozen=True):
     scripts: Scripts
     user: str
     host: str
-    slurm_conf: str
+    cluster: str
     note: Callable[[str], None]
-
-
-class Submitted(Struct, frozen=True):
-    """The run that this spec is now, new or not."""
-
-    run_id: str
-    job_id: str
-    created: bool
-    state: RunState
 
 
 def submit(plan: Plan, site: Site, *, again: bool) -> Submitted:
@@ -75,101 +61,48 @@ def submit(plan: Plan, site: Site, *, again: bool) -> Submitted:
     """
     check_files(plan)
     site.store.ensure()
-    if site.store.index_is_locked(plan.digest):
-        site.note("another submit of this spec is under way; waiting for its answer")
-    with site.store.locked_index(plan.digest) as index:
-        if not again and (known := _unfinished(index, site)) is not None:
+    digest = spec_digest(plan, site.user, site.cluster)
+    with site.store.locked_index(digest, site.clock, site.note) as index:
+        if not again and (known := unfinished(index, site)) is not None:
             return known
         site.slurm.ping()  # with the controller down, fail before anything is written
-        return _submit_new(plan, index, site)
+        needed = dependencies(plan.spec.depends_on, site)
+        for _ in range(_NEW_IDS):
+            run = RunDir(site.store.root / new_run_id(plan.spec.name))
+            script = render_plan(plan, run, 1, site.scripts, needed)
+            index.add(run.run_id)
+            if site.store.reserve(run.run_id):
+                log = _prepare(plan, run, script, digest, site)
+                return _settle_answer(_send(run, log, plan.workdir, site), run, log, site)
+        raise RunDirError(f"no free run id under {site.store.root}")
 
 
-def _unfinished(index: Index, site: Site) -> Submitted | None:
-    """The newest run of this spec that may still be in Slurm."""
-    for run_id in reversed(index.run_ids()):
-        run = RunDir(site.store.root / run_id)
-        if not (run.path / "run.json").exists():
-            continue  # its submit died before anything was sent
-        history = run.history()
-        if history.state is SubmissionState.UNKNOWN:
-            site.note(f"the submission of run {run_id} has no answer yet; looking for its job")
-            settled = site.settler.settle(run)
-            if settled.doubt is not None:
-                raise unknown_error(run, settled.doubt.why)
-            history = settled.history
-        if history.state is not SubmissionState.SUBMITTED or history.job_id is None:
-            continue
-        state = current_state(run, history, site.slurm)
-        if not state.is_finished:
-            return Submitted(run_id, history.job_id, False, state)
-    return None
-
-
-def current_state(run: RunDir, history: History, slurm: Slurm) -> RunState:
-    """The run's state by its record, and by Slurm where the record does not tell an end.
-
-    :raises SlurmUnreachable: Slurm must be asked and does not answer.
-    """
-    jobs = slurm.jobs(user=history.record.user)
-    mine = own_jobs(history, str(run.path), jobs_by_base(jobs).get(history.job_id or "", []))
-    return view(history, None, mine).state
-
-
-def dependencies(wanted: Sequence[str], store: Store, slurm: Slurm) -> Dependencies:
-    """What the runs named in `depends_on` mean for Slurm and for the job's own check at its start.
-
-    :raises RunUnknown: no such run.
-    :raises UsageError: a run that can no longer finish well.
-    """
-    after, needs = [], []
-    for name in wanted:
-        run = store.find(name)
-        history = run.history()
-        state = current_state(run, history, slurm) if history.job_id else RunState.NOT_SUBMITTED
-        if state is RunState.COMPLETED:
-            continue
-        if state.is_finished or history.job_id is None:
-            raise UsageError(f"depends_on: run {run.run_id} is {state.value}, so this run could never start")
-        after.append(history.job_id)
-        needs.append(str(run.path))
-    return Dependencies(tuple(after), tuple(needs))
-
-
-def _submit_new(plan: Plan, index: Index, site: Site) -> Submitted:
-    needed = dependencies(plan.spec.depends_on, site.store, site.slurm) if plan.spec.depends_on else Dependencies()
-    run = RunDir(site.store.root / new_run_id(plan.spec.name))
-    script = render_plan(plan, run, 1, site.scripts, needed)
-    index.add(run.run_id)
-    log = _prepare(plan, run, script, site)
-    return _send(run, log, plan.workdir, site)
-
-
-def _prepare(plan: Plan, run: RunDir, script: str, site: Site) -> EventLog:
-    """The run's folder with its intent, or nothing at all."""
+def _prepare(plan: Plan, run: RunDir, script: str, digest: str, site: Site) -> EventLog:
+    """The reserved folder with its record and its intent, or nothing at all."""
     record = RunRecord(
         run_id=run.run_id,
         name=plan.spec.name,
         user=site.user,
         created_at=site.clock.now(),
         kind=run_kind(plan.spec),
-        spec_digest=plan.digest,
+        spec_digest=digest,
         spec_source=str(plan.source),
         workdir=str(plan.workdir),
         nodes=total_nodes(plan.spec),
         tasks=sweep_size(plan.spec),
-        slurm_conf=site.slurm_conf,
+        cluster=site.cluster,
         fleetctl_version=VERSION,
     )
     try:
-        site.store.create(record, plan.text)
+        site.store.fill(record, plan.text, spec_to_builtins(plan.spec))
         with files.explained(run.path, "write"):
             run.submission_dir(1).mkdir()
             files.write_synced(run.script(1), script)
             shutil.copytree(TRAIN_DIR, run.path / "python" / "fleetctl" / "train", ignore=_no_caches)
         log = run.event_log(f"submit-{site.host}")
-        log.append(record.created_at, EventKind.INTENT, submission=1, comment=comment_of(run.run_id, 1))
+        log.append(site.clock.now(), EventKind.INTENT, submission=1, comment=comment_of(run.run_id, 1))
     except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)  # ours, made a moment ago, and nothing was sent yet
+        shutil.rmtree(run.path, ignore_errors=True)  # ours, reserved a moment ago, and nothing was sent yet
         raise
     return log
 
@@ -178,23 +111,30 @@ def _no_caches(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name == "__pycache__"]
 
 
-def _send(run: RunDir, log: EventLog, workdir: Path, site: Site) -> Submitted:
+def _send(run: RunDir, log: EventLog, workdir: Path, site: Site) -> SubmitAnswer:
+    """Start sbatch and wait for it. What keeps it from starting at all is written down as a refusal."""
     folder = run.submission_dir(1)
     try:
-        answer = site.slurm.submit(
-            run.script(1), stdout=folder / "sbatch.out", stderr=folder / "sbatch.err", cwd=workdir
-        )
-    except SlurmMissing as error:
-        log.append(site.clock.now(), EventKind.REFUSED, submission=1, code=error.exit_code, text=error.message)
+        return site.slurm.submit(run.script(1), stdout=folder / "sbatch.out", stderr=folder / "sbatch.err", cwd=workdir)
+    except CannotTell:  # it ran, and its answer cannot be read: open
         raise
+    except (FleetctlError, OSError) as error:
+        text = f"sbatch could not be started: {error}"
+        log.append(site.clock.now(), EventKind.REFUSED, submission=1, code=1, text=text)
+        raise SlurmMissing(text) from None
     except KeyboardInterrupt:
         site.note(f"sbatch goes on by itself; its answer is kept. `fleetctl show {run.run_id}` tells what became of it")
         raise
+
+
+def _settle_answer(answer: SubmitAnswer, run: RunDir, log: EventLog, site: Site) -> Submitted:
     now = site.clock.now()
     match answer:
         case Accepted(job_id):
             try:
-                log.append(now, EventKind.SUBMITTED, submission=1, job_id=str(job_id), how="sbatch's answer")
+                cluster = job_id.cluster
+                how = "sbatch's answer"
+                log.append(now, EventKind.SUBMITTED, submission=1, job_id=str(job_id), how=how, cluster=cluster)
             except RunDirError as error:  # the job exists: say so whatever happens to the record
                 site.note(f"{error.message}; the job is submitted all the same")
             return Submitted(run.run_id, str(job_id), True, RunState.PENDING)
@@ -228,11 +168,3 @@ def _look_again(run: RunDir, text: str, site: Site) -> Submitted:
     if history.state is SubmissionState.REFUSED or history.job_id is None:
         raise SlurmRefused(1, history.detail)
     return Submitted(run.run_id, history.job_id, True, RunState.PENDING)
-
-
-def unknown_error(run: RunDir, why: str) -> CannotTell:
-    """The one wording of an open submission."""
-    return SubmissionUnknown(
-        f"run {run.run_id}: cannot tell whether it was submitted ({why})",
-        remedy=f"`fleetctl resolve {run.run_id}` waits until it is known; submitting the same file again is safe",
-    )

@@ -83,8 +83,11 @@ def test_sbatch_is_killed_before_it_sent_anything(cli: Cli, own: Sandbox, spec: 
     assert [line for line in cli.jobs() if line.endswith("once")] == []
     run = the_run(cli)
     clock = SystemClock()
-    settler = Settler(connect(cli.environ, clock), clock, "test", True, Policy(message_timeout_s=0, sbatch_limit_s=0))
-    assert settler.settle(run).history.state is SubmissionState.VOIDED
+    soon = Policy(message_timeout_s=1, sbatch_limit_s=0)  # the rule of two lookups in seconds, not minutes
+    cluster = run.record().cluster
+    settler = Settler(connect(cli.environ, clock), clock, "test", cluster, True, soon)
+    wait_until(lambda: settler.settle(run).doubt is None, "two lookups, a second apart")
+    assert run.history().state is SubmissionState.VOIDED
     final = cli.json("submit", spec)
     assert final["created"]
     assert [line for line in cli.jobs() if line.endswith("once")] == [f"{final['job_id']} once"]

@@ -11,7 +11,7 @@ from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judg
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = Policy(message_timeout_s=10, sbatch_limit_s=150)
 SCRIPT = "/runs/r-abc/submissions/1/script.sh"
-RECORD = RunRecord("r-abc", "r", "me", NOW, RunKind.PLAIN, "d", "s", "/w", 1, 1, "", "0")
+RECORD = RunRecord("r-abc", "r", "me", NOW, RunKind.PLAIN, "d", "s", "/w", 1, 1, "c", "0")
 
 
 def at(seconds: float) -> datetime:
@@ -20,7 +20,7 @@ def at(seconds: float) -> datetime:
 
 def history(*absent_at: float) -> History:
     return History(
-        RECORD, 1, SubmissionState.UNKNOWN, None, NOW, "", tuple(at(one) for one in absent_at), None, None, None, ()
+        RECORD, 1, SubmissionState.UNKNOWN, None, "c", NOW, "", tuple(at(one) for one in absent_at), None, None, {}, ()
     )
 
 
@@ -65,15 +65,15 @@ def test_the_job_with_our_comment_and_script_is_ours() -> None:
 def test_a_comment_copied_from_our_run_does_not_make_a_job_ours() -> None:
     copied = job(9, command="/home/me/other.sh", name="other")
     assert judge(history(), [copied, job(7)], at(1), SCRIPT, True, POLICY) == Found("7")
-    assert judge(history(5), [copied], at(151), SCRIPT, True, POLICY) == Absent()
+    assert judge(history(5), [copied], at(161), SCRIPT, True, POLICY) == Absent()
 
 
 def test_another_users_copy_is_not_ours() -> None:
-    assert judge(history(5), [job(9, user="mallory")], at(151), SCRIPT, True, POLICY) == Absent()
+    assert judge(history(5), [job(9, user="mallory")], at(161), SCRIPT, True, POLICY) == Absent()
 
 
 def test_a_site_that_copies_scripts_leaves_it_open() -> None:
-    verdict = judge(history(5), [job(9, command="/var/spool/wrapped.sh")], at(151), SCRIPT, True, POLICY)
+    verdict = judge(history(5), [job(9, command="/var/spool/wrapped.sh")], at(161), SCRIPT, True, POLICY)
     assert isinstance(verdict, StillUnknown)
     assert not verdict.absent
     assert "job 9" in verdict.why
@@ -97,16 +97,16 @@ def test_one_lookup_is_never_enough() -> None:
     assert verdict.until == at(10_010)
 
 
-def test_two_lookups_count_only_after_sbatchs_own_limit() -> None:
-    verdict = judge(history(5), [], at(149), SCRIPT, True, POLICY)
+def test_two_lookups_count_only_after_sbatchs_own_limit_and_the_time_that_its_last_message_may_take() -> None:
+    verdict = judge(history(5), [], at(159), SCRIPT, True, POLICY)
     assert isinstance(verdict, StillUnknown)
-    assert verdict.until == at(150)
-    assert judge(history(5), [], at(150), SCRIPT, True, POLICY) == Absent()
+    assert verdict.until == at(160)
+    assert judge(history(5), [], at(160), SCRIPT, True, POLICY) == Absent()
 
 
 def test_two_lookups_must_be_a_message_timeout_apart() -> None:
-    assert isinstance(judge(history(145), [], at(154), SCRIPT, True, POLICY), StillUnknown)
-    assert judge(history(145), [], at(155), SCRIPT, True, POLICY) == Absent()
+    assert isinstance(judge(history(155), [], at(164), SCRIPT, True, POLICY), StillUnknown)
+    assert judge(history(155), [], at(165), SCRIPT, True, POLICY) == Absent()
 
 
 def test_where_comments_are_not_proved_absence_is_never_said() -> None:
@@ -118,4 +118,4 @@ def test_where_comments_are_not_proved_absence_is_never_said() -> None:
 
 def test_another_run_of_ours_in_the_same_reply_proves_that_comments_are_shown() -> None:
     other = job(3, comment="fleetctl:other/1", command="/runs/other/submissions/1/script.sh")
-    assert judge(history(5), [other], at(151), SCRIPT, False, POLICY) == Absent()
+    assert judge(history(5), [other], at(161), SCRIPT, False, POLICY) == Absent()

@@ -14,33 +14,18 @@ from fleetctl.launch.run import World, launch
 from fleetctl.rundir.model import EventKind
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.spec.env_file import parse_env_file, read_env_file
-from tests.unit.test_rundir import record
+from tests.unit.clocks import StillClock
+from tests.unit.test_rundir import make_run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "node1"}
-
-
-class StillClock:
-    """Time moves only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.slept_s = 0.0
-
-    def now(self) -> datetime:
-        return NOW
-
-    def monotonic_s(self) -> float:
-        return self.slept_s
-
-    def sleep(self, duration_s: float) -> None:
-        self.slept_s += duration_s
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     store = Store(tmp_path)
     store.ensure()
-    made = store.create(record("r-aaaaaa"), "")
+    made = make_run(store, "r-aaaaaa")
     made.submission_dir(1).mkdir()
     made.event_log("login").append(NOW, EventKind.INTENT, submission=1)
     return made
@@ -51,7 +36,7 @@ def order(run: RunDir, *needs: str) -> Order:
 
 
 def world() -> World:
-    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda text: None)
+    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: False, lambda text: None)
 
 
 def test_a_users_words_are_never_options() -> None:
@@ -131,19 +116,35 @@ def test_the_same_id_on_another_cluster_is_another_job(run: RunDir) -> None:
 
 
 def test_what_we_need_must_have_finished_well(run: RunDir, tmp_path: Path) -> None:
-    first = Store(tmp_path).create(record("first-aaaaaa"), "")
+    first = make_run(Store(tmp_path), "first-aaaaaa")
     with pytest.raises(JobSideError, match="did not finish well"):
         launch(order(run, str(first.path)), identity(JOB), world())
+    assert run.history().not_started == {None: "run first-aaaaaa, which this one depends on, did not finish well"}
 
 
-def test_attempts_are_numbered_without_gaps(tmp_path: Path) -> None:
+def test_a_cancelled_run_does_not_start_again(run: RunDir) -> None:
+    run.event_log("login").append(NOW, EventKind.CANCEL, submission=1, by="me")
+    with pytest.raises(JobSideError, match="was cancelled"):
+        launch(order(run), identity(JOB), world())
+    assert not list((run.path / "attempts").iterdir()), "nothing was started"
+
+
+def test_a_job_that_is_told_to_end_before_its_first_step_starts_none(run: RunDir) -> None:
+    told = World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: True, lambda text: None)
+    with pytest.raises(JobSideError, match="told to end"):
+        launch(order(run), identity(JOB), told)
+    assert not list((run.path / "attempts").iterdir())
+
+
+def test_attempts_are_numbered_without_gaps_past_what_others_left_there(tmp_path: Path) -> None:
+    (tmp_path / "attempts" / ".snapshot").mkdir(parents=True)
+    (tmp_path / "attempts" / "notes").mkdir()
     assert [claim_attempt(tmp_path / "attempts") for _ in range(11)][-1] == "11.0"
 
 
 def test_the_training_finds_fleetctl_train_and_keeps_its_own_path(run: RunDir) -> None:
-    found = run_environment({"PYTHONPATH": "/mine"}, run, "1.0", identity(JOB), {"TOKEN": "s"})
+    found = run_environment({"PYTHONPATH": "/mine"}, run, "1.0", identity(JOB))
     assert found["PYTHONPATH"] == f"{run.path}/python:/mine"
-    assert found["TOKEN"] == "s"
     assert found["FLEETCTL_PROGRESS_FILE"] == f"{run.path}/attempts/1.0/progress.json"
 
 

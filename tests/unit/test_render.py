@@ -96,6 +96,12 @@ def test_a_cluster_without_gpus_refuses_them_in_words() -> None:
         script(Spec(name="n", resources=Resources(gpus_per_node=1), command="true"), Style(gpus=GpuStyle.NONE))
 
 
+def test_a_command_that_linux_cannot_start_is_refused() -> None:
+    with pytest.raises(UsageError, match="128 KiB"):
+        script(Spec(name="n", command="x" * 131_072))
+    assert script(Spec(name="n", command=tuple(["x" * 100_000] * 3)))
+
+
 def test_the_array_has_one_element_per_combination() -> None:
     sweep = Sweep(parameters={"A": ("1", "2", "3"), "B": ("x", "y")}, max_parallel=2)
     spec = Spec(name="n", command="true", sweep=sweep)

@@ -15,6 +15,7 @@ from fleetctl.errors import RunDirError, RunUnknown
 from fleetctl.rundir import files
 from fleetctl.rundir.model import Attempt, EventKind, RunKind, RunRecord, SubmissionState, finished_well
 from fleetctl.rundir.store import RunDir, Store, new_run_id
+from tests.unit.clocks import StillClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,7 +32,7 @@ def record(run_id: str, **fields: object) -> RunRecord:
         "workdir": "/w",
         "nodes": 2,
         "tasks": 1,
-        "slurm_conf": "",
+        "cluster": "c",
         "fleetctl_version": "0",
     }
     return RunRecord(**{**values, **fields})  # type: ignore[arg-type]
@@ -44,9 +45,14 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
+def make_run(store: Store, run_id: str) -> RunDir:
+    assert store.reserve(run_id)
+    return store.fill(record(run_id), "name: r\n", {"name": "r"})
+
+
 @pytest.fixture
 def run(store: Store) -> RunDir:
-    made = store.create(record("r-aaaaaa"), "name: r\n")
+    made = make_run(store, "r-aaaaaa")
     made.submission_dir(1).mkdir()
     return made
 
@@ -115,24 +121,37 @@ def test_a_damaged_record_is_named(run: RunDir, text: str) -> None:
         run.record()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"training_step": "many"}', '{"loss": null}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        '{"training_step": "many"}',
+        '{"loss": null}',
+        '{"loss": NaN}',
+        '{"loss": 1%s}' % ("0" * 999),
+        "[" * 99_999,
+    ],
+    ids=range(8),
+)
 def test_damaged_progress_is_no_progress(run: RunDir, text: str) -> None:
     attempt = Attempt("1.0", "7", "node1", NOW)
     run.attempt_dir("1.0", None).mkdir()
     (run.attempt_dir("1.0", None) / "progress.json").write_text(text)
     progress = run.progress(attempt)
-    assert progress is None or progress.training_step is None
+    assert progress is None or (progress.training_step, progress.loss) == (None, None)
 
 
 def test_a_run_is_found_by_id_start_and_job_id(store: Store, run: RunDir) -> None:
-    store.create(record("r-aaaabb"), "")
+    make_run(store, "r-aaaabb")
     log = run.event_log("a")
     log.append(NOW, EventKind.INTENT, submission=1)
     log.append(NOW, EventKind.SUBMITTED, submission=1, job_id="4711")
     assert store.find("r-aaaaaa").run_id == "r-aaaaaa"
     assert store.find("r-aaaab").run_id == "r-aaaabb"
     assert store.find("4711").run_id == "r-aaaaaa"
-    with pytest.raises(RunUnknown, match="start of 2 runs"):
+    with pytest.raises(RunUnknown, match="can be 2 runs"):
         store.find("r-aaaa")
     with pytest.raises(RunUnknown, match="no run"):
         store.find("../r-aaaaaa")
@@ -151,3 +170,89 @@ def test_what_the_system_refuses_is_one_line_with_a_remedy(code: int) -> None:
         raise OSError(code, os.strerror(code))
     assert caught.value.message == f"cannot write /x: {os.strerror(code)}"
     assert caught.value.remedy
+
+
+def test_an_id_that_is_taken_is_never_touched(store: Store, run: RunDir) -> None:
+    assert not store.reserve("r-aaaaaa")
+    assert run.record() == record("r-aaaaaa")
+
+
+def test_cancel_takes_no_part_of_an_id(store: Store, run: RunDir) -> None:
+    assert store.find("r-aaaaaa", whole=True).run_id == "r-aaaaaa"
+    for wanted in ("", "r-aaaa", "r"):
+        with pytest.raises(RunUnknown):
+            store.find(wanted, whole=True)
+    with pytest.raises(RunUnknown):
+        store.find("")
+
+
+def test_a_job_id_comes_before_the_start_of_a_run_id(store: Store, run: RunDir) -> None:
+    make_run(store, "47-aaaaaa")
+    log = run.event_log("a")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    log.append(NOW, EventKind.SUBMITTED, submission=1, job_id="47")
+    assert store.find("47").run_id == "r-aaaaaa"
+    assert store.find("47-").run_id == "47-aaaaaa"
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "{}", '{"kind": "intent"}', "[" * 99_999], ids=range(5))
+def test_a_damaged_event_is_an_error_of_this_run_alone(run: RunDir, line: str) -> None:
+    (run.path / "events" / "x.jsonl").write_text(line + "\n")
+    with pytest.raises(RunDirError, match="is damaged"):
+        run.history()
+
+
+def test_a_fifo_is_never_waited_for(run: RunDir) -> None:
+    run.attempt_dir("1.0", None).mkdir()
+    os.mkfifo(run.attempt_dir("1.0", None) / "progress.json")
+    assert run.progress(Attempt("1.0", "7", "node1", NOW)) is None
+    os.mkfifo(run.path / "events" / "x.jsonl")
+    with pytest.raises(RunDirError, match="no regular file"):
+        run.history()
+
+
+def started(run: RunDir, name: str, at: datetime, exit_code: int | None) -> None:
+    facts = {"submission": 1, "attempt": name, "task": None, "job_id": "7"}
+    log = run.event_log("job-7")
+    log.append(at, EventKind.ATTEMPT_STARTED, **facts, host="n")
+    if exit_code is not None:
+        log.append(at, EventKind.ATTEMPT_ENDED, **facts, exit_code=exit_code, terminated=False)
+
+
+def test_attempts_are_in_the_order_of_their_numbers_whatever_the_clocks_say(run: RunDir) -> None:
+    started(run, "2.0", NOW.replace(year=2024), 1)
+    started(run, "10.0", NOW.replace(year=2023), None)
+    started(run, "1.0", NOW, 0)
+    assert [attempt.name for attempt in run.history().attempts] == ["1.0", "2.0", "10.0"]
+    assert finished_well(run.history()) is None
+
+
+def test_an_end_that_slurm_told_before_the_newest_attempt_tells_nothing(run: RunDir) -> None:
+    log = run.event_log("seen")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    started(run, "1.0", NOW, 1)
+    log.append(NOW, EventKind.OBSERVED_END, submission=1, state="failed", attempts=1)
+    assert run.history().observed_end == "failed"
+    started(run, "2.0", NOW, None)
+    assert run.history().observed_end is None
+
+
+def test_a_start_that_failed_is_superseded_by_an_attempt(run: RunDir) -> None:
+    log = run.event_log("job-7")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    log.append(NOW, EventKind.NOT_STARTED, submission=1, task=None, attempts=0, why="no secrets")
+    assert run.history().not_started == {None: "no secrets"}
+    assert finished_well(run.history()) is False
+    started(run, "1.0", NOW, 0)
+    assert run.history().not_started == {}
+    assert finished_well(run.history()) is True
+
+
+def test_a_torn_index_line_hides_no_run(store: Store) -> None:
+    clock = StillClock()
+    with store.locked_index("d", clock, print) as index:
+        index.add("r-aaaaaa")
+        with open(index.path, "a") as file:
+            file.write("r-aaa")
+        index.add("r-bbbbbb")
+        assert index.run_ids() == ("r-aaaaaa", "r-aaa", "r-bbbbbb")

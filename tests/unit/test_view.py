@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState
-from fleetctl.rundir.view import RunState, own_jobs, view
+from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState, finished_well
+from fleetctl.rundir.view import RunState, jobs_of, queue_of, view
 from fleetctl.slurm.model import Job, JobId, JobState
 from tests.unit.test_decide import RECORD, history, job
 
@@ -53,20 +53,34 @@ def test_slurms_word_is_translated(word: str, state: RunState) -> None:
 
 def test_silence_of_slurm_is_unknown_and_never_gone() -> None:
     assert view(SUBMITTED, None, None).state is RunState.UNKNOWN
-    assert view(SWEEP, None, None).state is RunState.UNKNOWN
+    assert view(SWEEP, None, None).tasks_by_state == {"unknown": 4}
 
 
-def test_an_end_in_the_record_is_known_without_slurm() -> None:
+def test_only_what_cannot_be_undone_is_an_end_while_slurm_is_silent() -> None:
     assert view(replace(SUBMITTED, attempts=(attempt(0),)), None, None).state is RunState.COMPLETED
-    assert view(replace(SUBMITTED, attempts=(attempt(1),)), None, None).state is RunState.FAILED
+    assert view(replace(SUBMITTED, observed_end="failed"), None, None).state is RunState.FAILED
+    assert view(replace(SUBMITTED, attempts=(attempt(1),)), None, None).state is RunState.UNKNOWN, "maybe requeued"
+    assert view(replace(SUBMITTED, cancelled_at=NOW), None, None).state is RunState.UNKNOWN, "a wish is no end"
+
+
+def test_a_training_that_saved_when_it_was_told_to_end_has_not_finished() -> None:
+    told = replace(attempt(0), terminated=True)
+    assert view(replace(SUBMITTED, attempts=(told,)), None, None).state is RunState.UNKNOWN
+    assert view(replace(SUBMITTED, attempts=(told,)), None, []).state is RunState.LOST
+    assert view(replace(SUBMITTED, attempts=(told,), cancelled_at=NOW), None, []).state is RunState.CANCELLED
+    assert view(replace(SUBMITTED, attempts=(told,), observed_end="timeout"), None, []).state is RunState.TIMEOUT
+    assert finished_well(replace(SUBMITTED, attempts=(told,))) is None
 
 
 def test_a_forgotten_job_is_lost_unless_the_record_tells() -> None:
     assert view(SUBMITTED, None, []).state is RunState.LOST
     assert view(replace(SUBMITTED, attempts=(attempt(None),)), None, []).state is RunState.LOST
     assert view(replace(SUBMITTED, attempts=(attempt(0),)), None, []).state is RunState.COMPLETED
+    assert view(replace(SUBMITTED, attempts=(attempt(1),)), None, []).state is RunState.FAILED
     assert view(replace(SUBMITTED, cancelled_at=NOW), None, []).state is RunState.CANCELLED
     assert view(replace(SUBMITTED, observed_end="timeout"), None, []).state is RunState.TIMEOUT
+    assert view(replace(SUBMITTED, observed_end="of the future"), None, []).state is RunState.LOST
+    assert view(replace(SUBMITTED, not_started={None: "no secrets"}), None, []).reason == "no secrets"
 
 
 def test_a_requeued_job_is_pending_although_an_attempt_has_failed() -> None:
@@ -94,15 +108,23 @@ def test_a_sweep_is_counted_by_element() -> None:
 def test_a_sweep_with_one_failure_has_failed() -> None:
     ends = (attempt(0, task=0), attempt(0, task=1), attempt(3, task=2), attempt(0, task=3))
     assert view(replace(SWEEP, attempts=ends), None, []).state is RunState.FAILED
-    assert view(replace(SWEEP, attempts=ends), None, None).state is RunState.FAILED
+    assert finished_well(replace(SWEEP, attempts=ends)) is False
 
 
 def test_a_job_id_that_now_belongs_to_another_job_is_not_ours() -> None:
-    stranger = job(7, comment="", command="/home/other/run.sh")
-    edited = job(7, comment="edited by its user")
-    assert own_jobs(SUBMITTED, "/runs/r-abc", [stranger]) == []
-    assert own_jobs(SUBMITTED, "/runs/r-abc", [edited]) == [edited]
-    assert own_jobs(SUBMITTED, "/runs/r-abc", [job(7, comment="fleetctl:r-abcd/1", command="x")]) == []
+    def mine(*jobs: Job) -> list[Job] | None:
+        return jobs_of(SUBMITTED, "/runs/r-abc", queue_of("c", "me", jobs))
+
+    edited = job(7, comment="edited by its user", command="/runs/r-abc/submissions/1/script.sh")
+    assert mine(job(7, comment="", command="/home/other/run.sh")) == []
+    assert mine(edited) == [edited]
+    assert mine(job(7, comment="fleetctl:r-abcd/1", command="x")) == []
+
+
+def test_another_cluster_and_somebody_elses_hidden_jobs_tell_nothing() -> None:
+    assert jobs_of(SUBMITTED, "/runs/r-abc", queue_of("elsewhere", "me", [])) is None
+    assert jobs_of(SUBMITTED, "/runs/r-abc", queue_of("c", "you", [])) is None
+    assert jobs_of(SUBMITTED, "/runs/r-abc", queue_of("c", "me", [])) == []
 
 
 def test_progress_is_shown() -> None:

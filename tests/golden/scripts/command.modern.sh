@@ -9,7 +9,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
 
-# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
 # Each step: its name, how many words follow, and the words.

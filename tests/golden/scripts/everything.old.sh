@@ -20,7 +20,7 @@
 #SBATCH --exclude="gpu[007,013]"
 #SBATCH --switches="1@0-00:10:00"
 
-# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 export NCCL_DEBUG=WARN
 export MESSAGE='it'\''s $HOME `x` \ "q"'
@@ -29,7 +29,7 @@ two'
 export RETURN=$'a\015b'
 export EMPTY=''
 
-if ! command -v module >/dev/null; then # a batch shell is no login shell
+if ! command -v module >/dev/null; then
   for init in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh; do
     # shellcheck source=/dev/null
     if [ -r "$init" ]; then . "$init"; break; fi

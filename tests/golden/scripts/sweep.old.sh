@@ -13,7 +13,7 @@
 #SBATCH --gres="gpu:1"
 #SBATCH --time=0-00:10:00
 
-# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # The values of this element of the sweep
 fleetctl_values=(0.05 0.1)

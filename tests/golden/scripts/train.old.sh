@@ -12,7 +12,7 @@
 #SBATCH --gres="gpu:8"
 #SBATCH --time=0-00:10:00
 
-# Run __RUN__, made by fleetctl __VERSION__ from its spec.yaml. Change the spec, not this file.
+# Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
 # Each step: its name, how many words follow, and the words.
