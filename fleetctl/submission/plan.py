@@ -59,9 +59,9 @@ def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str]
     return Plan(spec, text, source.absolute(), workdir)
 
 
-def spec_digest(plan: Plan, user: str, cluster: str) -> str:
-    """Names the same spec, in the same folder, by the same user, on the same cluster."""
-    identity = {"spec": spec_to_builtins(plan.spec), "workdir": str(plan.workdir), "user": user, "cluster": cluster}
+def spec_digest(plan: Plan, user: str) -> str:
+    """Names the same spec, in the same folder, by the same user: whatever the cluster, it writes the same files."""
+    identity = {"spec": spec_to_builtins(plan.spec), "workdir": str(plan.workdir), "user": user}
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 

@@ -61,7 +61,7 @@ def submit(plan: Plan, site: Site, *, again: bool) -> Submitted:
     """
     check_files(plan)
     site.store.ensure()
-    digest = spec_digest(plan, site.user, site.cluster)
+    digest = spec_digest(plan, site.user)
     with site.store.locked_index(digest, site.clock, site.note) as index:
         if not again and (known := unfinished(index, site)) is not None:
             return known

@@ -138,6 +138,7 @@ def fill(cli: Cli) -> None:
     """Runs half pending in Slurm, half finished; and as many other queued jobs as it takes."""
     store, now = Store(cli.runs), datetime.now(UTC)
     store.ensure()
+    cluster_name = cli.json("cluster", "probe", "--no-test-job")["cluster_name"]
 
     def queued(number: int) -> str:
         comment = comment_of(f"run-{number:06}", 1) if number < _RUNS // 2 else "other"
@@ -148,8 +149,9 @@ def fill(cli: Cli) -> None:
         jobs = list(pool.map(queued, range(_JOBS)))
     for number in range(_RUNS):
         run_id = f"run-{number:06}"
-        record = RunRecord(run_id, "run", "root", now, RunKind.PLAIN, "d", "/s", "/w", 1, 1, "", "0")
-        run = store.create(record, "name: run\n")
+        record = RunRecord(run_id, "run", "root", now, RunKind.PLAIN, "d", "/s", "/w", 1, 1, cluster_name, "0")
+        assert store.reserve(run_id)
+        run = store.fill(record, "name: run\n", {"name": "run"})
         login, facts = run.event_log("submit"), {"submission": 1, "attempt": "1.0", "task": None, "job_id": "1"}
         login.append(now, EventKind.INTENT, submission=1)
         login.append(now, EventKind.SUBMITTED, submission=1, job_id=jobs[number] if number < _RUNS // 2 else "999999")

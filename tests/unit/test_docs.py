@@ -148,7 +148,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SLURM_CONF", raising=False)
     store = Store(tmp_path)
     store.ensure()
-    log = store.create(RECORD, "name: r\ncommand: c\n").event_log("job-1")
+    assert store.reserve(RECORD.run_id)
+    log = store.fill(RECORD, "name: r\ncommand: c\n", {}).event_log("job-1")
     log.append(NOW, EventKind.ATTEMPT_STARTED, submission=1, attempt="1.0", job_id="1", host="n1")
     profile = msgspec.structs.replace(DEFAULT_PROFILE, taken_at=datetime.now(UTC))
     save_profile(profile_path(tmp_path, {}), profile)
@@ -281,7 +282,7 @@ def test_every_event_is_described_with_its_fields() -> None:
 
 def test_every_promised_variable_is_described(tmp_path: Path) -> None:
     job = JobIdentity("1", "1", None, None, "n1", 0)
-    promised = {*run_environment({}, RunDir(tmp_path), "1.0", job, {}), *rendezvous({}, "n1")}
+    promised = {*run_environment({}, RunDir(tmp_path), "1.0", job), *rendezvous({}, "n1")}
     promised |= set(re.findall(r"(\w+)=", _RANKS))
     assert promised <= set(first_cells(section(GUIDE, "What each task gets")))
 
