@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from fleetctl.clock import Clock
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleetctl.clock import Clock
 
 
 class App(NamedTuple):

@@ -65,7 +65,7 @@ def bench_help(cli: Cli) -> Row:
     peer, ours = alternate(
         lambda: cpu_ms([sys.executable, "-c", "import click"], cli.environ),
         lambda: cpu_ms([fleetctl, "--help"], cli.environ),
-        15,
+        41,
     )
     return Row("--help", 'python -c "import click"', peer, ours, 1.4)
 
