@@ -86,23 +86,11 @@ def cli(ctx: click.Context, runs_root: str | None, debug: bool) -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; every error is one line on stderr."""
-    debug = "--debug" in args
     try:
         width = min(_columns(), _MOST_COLUMNS) - 2
         result = cli.main(args=list(args), prog_name="fleetctl", standalone_mode=False, terminal_width=width)
         return result if isinstance(result, int) else 0
-    except FleetctlError as error:
-        if debug:
-            raise
-        _complain(error, as_json="--json" in args)
-        return error.exit_code
     except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.ClickException as error:
-        if "--json" in args:
-            _complain(UsageError(error.format_message()), as_json=True)
-        else:
-            error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("fleetctl: interrupted; runs go on", err=True)
@@ -110,16 +98,26 @@ def run(args: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush is quiet
         return 0
-    except OSError as error:
-        if debug:
-            raise
-        _complain(FleetctlError(str(error)), as_json="--json" in args)
-        return FleetctlError.exit_code
     except Exception as error:  # the last line of defence: a bug is one line, too
-        if debug:
+        if "--debug" in args and not isinstance(error, click.ClickException):
             raise
+        return _report(error, as_json="--json" in args)
+
+
+def _report(error: Exception, *, as_json: bool) -> int:
+    """One line, or one JSON object, and the exit code."""
+    if isinstance(error, click.ClickException) and not as_json:
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error = UsageError(error.format_message())
+    if isinstance(error, OSError):
+        error = FleetctlError(str(error))
+    if not isinstance(error, FleetctlError):
         click.echo(f"fleetctl: internal error: {type(error).__name__}: {error} (--debug shows where)", err=True)
         return _INTERNAL_EXIT_CODE
+    _complain(error, as_json=as_json)
+    return error.exit_code
 
 
 def _columns() -> int:
