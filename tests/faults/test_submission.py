@@ -193,7 +193,7 @@ def test_a_job_id_that_belongs_to_another_job_now_is_left_alone(cli: Cli, spec: 
 
 def test_what_the_user_cancelled_stays_cancelled(cli: Cli, spec: str) -> None:
     run = cli.json("submit", spec, "--set", "recovery.requeue=true")
-    wait_until(lambda: cli.json("show", run["run_id"])["state"] == "running", "running")
+    wait_until(lambda: cli.json("show", run["run_id"])["attempts"], "its first attempt")
     assert cli.json("cancel", run["run_id"])["cancelled"]
     wait_until(lambda: cli.json("show", run["run_id"])["state"] == "cancelled", "cancelled")
     assert cli("wait", run["run_id"]).returncode == 1
