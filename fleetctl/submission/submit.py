@@ -123,7 +123,7 @@ def _send(run: RunDir, log: EventLog, workdir: Path, site: Site) -> SubmitAnswer
         log.append(site.clock.now(), EventKind.REFUSED, submission=1, code=1, text=text)
         raise SlurmMissing(text) from None
     except KeyboardInterrupt:
-        site.note(f"sbatch goes on by itself; its answer is kept. `fleetctl show {run.run_id}` tells what became of it")
+        site.note(f"sbatch goes on by itself and its answer is kept: `fleetctl resolve {run.run_id}` reads it")
         raise
 
 
