@@ -6,7 +6,7 @@ import click
 
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, print_json
-from fleetctl.cli.runs import host_name, profile_of, run_argument, slurm_of, store_of, user_name
+from fleetctl.cli.runs import host_name, run_argument, slurm_of, store_of, user_name
 
 
 @click.command()
@@ -19,13 +19,11 @@ def command(run: str, as_json: bool) -> None:
     Example:
       fleetctl cancel RUN
     """
-    from fleetctl.submission.cancel import Who, cancel
+    from fleetctl.submission.cancel import cancel
 
     here = app()
     found = store_of(here).find(run, whole=True)
-    slurm = slurm_of(here)
-    who = Who(user_name(), host_name(), profile_of(here, slurm).cluster_name)
-    done = cancel(found, slurm, here.clock, who)
+    done = cancel(found, slurm_of(here), here.clock, user_name(), host_name())
     if as_json:
         print_json({"run_id": done.run_id, "job_id": done.job_id, "cancelled": done.cancelled, "why": done.why})
     else:

@@ -43,6 +43,10 @@ def command(run: str, follow: bool, attempt: str | None, task: int | None, as_js
     here = app()
     found = store_of(here).find(run)
     history = found.history()
+    if task is not None and (history.record.kind is not RunKind.SWEEP or not 0 <= task < history.record.tasks):
+        raise UsageError(f"run {found.run_id} has no task {task}")
+    if follow and attempt is not None:
+        raise UsageError("--follow goes over all attempts; leave --attempt out")
     if as_json:
         named = [one for one in history.attempts if attempt in (None, one.name) and task in (None, one.task)]
         print_json({"run_id": found.run_id, "job_logs": str(found.path / "logs"), "attempts": _files(found, named)})
@@ -64,8 +68,10 @@ def output_of(run: RunDir, attempt: Attempt) -> Path:
 
 
 def _newest(history: History, task: int | None) -> Attempt | None:
-    mine = [one for one in history.attempts if task is None or one.task == task]
-    return max(mine, key=lambda one: one.started_at, default=None)
+    mine = [one for one in history.attempts if task in (None, one.task)]
+    if task is None and mine and mine[-1].task is not None:
+        return max(mine, key=lambda one: one.started_at)  # of a sweep: numbers do not order its elements
+    return mine[-1] if mine else None
 
 
 def _print_once(run: RunDir, history: History, attempt: str | None, task: int | None) -> None:
@@ -90,6 +96,9 @@ def _print_once(run: RunDir, history: History, attempt: str | None, task: int | 
 
 def _follow(here: App, run: RunDir, task: int | None) -> None:
     """Print until the run is finished; the events in the run directory tell most, Slurm is asked every few seconds."""
+    from fleetctl.errors import CannotTell
+    from fleetctl.rundir.view import RunState
+
     tail: _Tail | None = None
     attempt, ask_at_s = None, 0.0
     while True:
@@ -104,8 +113,10 @@ def _follow(here: App, run: RunDir, task: int | None) -> None:
         moved = tail.copy() if tail is not None else False
         now_s = here.clock.monotonic_s()
         if not moved and now_s >= ask_at_s:
-            seen = look(here, run)
-            if seen.state.is_finished:
+            seen = look(here, run, heard_or_raise=True)
+            if seen.state is RunState.SUBMISSION_UNKNOWN:
+                raise CannotTell(f"run {run.run_id}: nothing to follow yet", remedy=f"fleetctl resolve {run.run_id}")
+            if seen.state.is_finished or (task is not None and _has_ended(newest)):
                 break
             ask_at_s = now_s + _ASK_SLURM_EVERY_S
         here.clock.sleep(_POLL_S)
@@ -114,6 +125,11 @@ def _follow(here: App, run: RunDir, task: int | None) -> None:
     else:
         _print_once(run, run.history(), None, task)
     note(f"run {seen.run_id}  {seen.state.value}")
+
+
+def _has_ended(attempt: Attempt | None) -> bool:
+    """Of its own accord: one that was told to end may be started again."""
+    return attempt is not None and attempt.exit_code is not None and not attempt.terminated
 
 
 class _Tail(Struct):

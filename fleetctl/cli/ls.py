@@ -50,7 +50,7 @@ def _views(here: App) -> list[RunView]:
         return []
     queue: Queue | None = None
     try:
-        queue = ask(here, slurm_of(here), user_name())
+        queue = ask(slurm_of(here), user_name())
     except (CannotTell, SlurmError) as error:
         note(f"{error.message}: states are as the run directories tell")
     views = []

@@ -61,28 +61,40 @@ def slurm_of(app: App) -> Slurm:
 
 
 def profile_of(app: App, slurm: Slurm) -> ClusterProfile:
-    """The cluster's profile: the cached one, else probed now without a test job and kept."""
+    """The profile of the cluster that answers now: the cached one, else probed without a test job and kept.
+
+    Where SLURM_CONF is not set, two clusters share one cached profile, so its name is compared with the answer's.
+    :raises SlurmUnreachable: the controller does not answer.
+    """
     from contextlib import suppress
 
     from fleetctl.slurm import profile
 
     path = profile.profile_path(app.runs_root, app.environ)
     found = profile.load_profile(path, app.environ, app.clock.now())
-    if found is None:
+    if found is None or found.cluster_name != cluster_of(slurm):
         found = profile.probe(slurm, app.clock.now(), path)
         with suppress(OSError):  # only a cache; a run root that cannot be written is told where it matters
             profile.save_profile(path, found)
     return found
 
 
-def ask(app: App, slurm: Slurm, user: str) -> Queue:
+def cluster_of(slurm: Slurm) -> str:
+    """The name of the cluster that answers.
+
+    :raises SlurmUnreachable: none does.
+    """
+    return slurm.config().get("ClusterName", "")
+
+
+def ask(slurm: Slurm, user: str) -> Queue:
     """What Slurm says about `user`'s jobs, by one query.
 
     :raises SlurmUnreachable: nothing is known.
     """
     from fleetctl.rundir.view import queue_of
 
-    return queue_of(profile_of(app, slurm).cluster_name, user_name(), slurm.jobs(user=user))
+    return queue_of(cluster_of(slurm), user_name(), slurm.jobs(user=user))
 
 
 def see(history: History, run: RunDir, queue: Queue | None) -> RunView:
@@ -95,17 +107,26 @@ def see(history: History, run: RunDir, queue: Queue | None) -> RunView:
     return view(history, progress, jobs_of(history, str(run.path), queue))
 
 
-def look(app: App, run: RunDir) -> RunView:
-    """Ask Slurm about one run; an unreachable Slurm gives a view that says so. An end that only Slurm knows is kept."""
-    from fleetctl.errors import SlurmUnreachable
+def look(app: App, run: RunDir, *, heard_or_raise: bool = False) -> RunView:
+    """Ask Slurm about one run; an unreachable Slurm gives a view that says so. An end that only Slurm knows is kept.
+
+    :raises CannotTell: with `heard_or_raise`, when Slurm answers and can say nothing of this run, now or later.
+    """
+    from fleetctl.errors import CannotTell
+    from fleetctl.rundir.view import jobs_of
 
     history = run.history()
     queue = None
     if history.job_id is not None:
         try:
-            queue = ask(app, slurm_of(app), history.record.user)
-        except SlurmUnreachable as error:
+            queue = ask(slurm_of(app), history.record.user)
+        except CannotTell as error:
             note(f"{error.message}: showing what the run directory tells")
+    if heard_or_raise and queue is not None and jobs_of(history, str(run.path), queue) is None:
+        raise CannotTell(
+            f"cluster {queue.cluster} tells {queue.asker} nothing of run {run.run_id}",
+            remedy=f"ask as {history.record.user}, on cluster {history.cluster}",
+        )
     seen = see(history, run, queue)
     keep_end(app, run, history, seen)
     return seen
@@ -119,8 +140,8 @@ def keep_end(app: App, run: RunDir, history: History, seen: RunView) -> None:
 
     if not seen.state.is_finished or seen.state in (RunState.NOT_SUBMITTED, RunState.LOST):
         return
-    if view(history, None, None).state is seen.state:  # the record tells it already
-        return
+    if seen.state.value == history.observed_end or view(history, None, None).state is seen.state:
+        return  # the record tells it already
     try:
         run.event_log(f"seen-{host_name()}").append(
             app.clock.now(),

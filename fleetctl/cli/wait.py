@@ -42,7 +42,7 @@ def wait_for(here: App, run: RunDir, *, timeout_s: float | None, as_json: bool) 
     started_s = here.clock.monotonic_s()
     pause_s, said = _FIRST_PAUSE_S, ""
     while True:
-        seen = look(here, run)
+        seen = look(here, run, heard_or_raise=True)
         if seen.state is RunState.SUBMISSION_UNKNOWN:
             raise CannotTell(
                 f"run {seen.run_id}: it is not known whether it was submitted", remedy=f"fleetctl resolve {seen.run_id}"

@@ -32,7 +32,7 @@ def command(run: str, as_json: bool) -> None:
     here = app()
     found = store_of(here).find(run)
     history = found.history()
-    queue = ask(here, slurm_of(here), history.record.user) if history.job_id is not None else None
+    queue = ask(slurm_of(here), history.record.user) if history.job_id is not None else None
     jobs = jobs_of(history, str(found.path), queue) or ()
     seen = see(history, found, queue)
     answer = _answer(seen, jobs)

@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from fleetctl.clock import SystemClock
 from fleetctl.errors import FleetctlError
+from fleetctl.launch.code import code_state
 from fleetctl.launch.environment import head_address
 from fleetctl.launch.model import identity, parse_order
 from fleetctl.launch.run import World, launch
@@ -28,7 +30,14 @@ def main() -> int:
         signal.signal(number, note)
     clock = SystemClock()
     slurm = connect(os.environ, clock)
-    world = World(clock, dict(os.environ), lambda nodes: head_address(nodes, slurm), lambda: bool(told), _say)
+    world = World(
+        clock=clock,
+        environ=dict(os.environ),
+        address_of=lambda nodes: head_address(nodes, slurm),
+        code=lambda: code_state(Path.cwd(), os.environ),
+        told_to_end=lambda: bool(told),
+        say=_say,
+    )
     try:
         return launch(parse_order(sys.argv[1:]), identity(os.environ), world)
     except FleetctlError as error:

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from fleetctl.clock import Clock
 from fleetctl.errors import FleetctlError, JobSideError, RunDirError
-from fleetctl.launch.code import code_state
 from fleetctl.launch.environment import claim_attempt, rendezvous, run_environment
 from fleetctl.launch.model import JobIdentity, Order, exit_status, step_nodes
 from fleetctl.launch.steps import run_steps
 from fleetctl.rundir.model import EventKind, finished_well
 from fleetctl.rundir.store import EventLog, RunDir
+from fleetctl.rundir.view import RunState
 from fleetctl.spec.env_file import read_env_file
 
 _NEEDED_WITHIN_S = 90.0  # an NFS client may show another host's new file 60 s late (nfs(5), acdirmax)
@@ -22,11 +22,12 @@ _LOOK_EVERY_S = 2.0
 
 
 class World(Struct, frozen=True):
-    """The edges: time, Slurm's environment, the address of a node's name, and whether Slurm told us to end."""
+    """The edges: time, Slurm's environment, addresses, which code lies here, and whether Slurm told us to end."""
 
     clock: Clock
     environ: Mapping[str, str]
     address_of: Callable[[str], str]  # Slurm's host list -> address of its first node
+    code: Callable[[], dict[str, object] | None]  # the git state of the working directory
     told_to_end: Callable[[], bool]
     say: Callable[[str], None]
 
@@ -41,6 +42,7 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
     run = RunDir(Path(order.run_dir))
     log = run.event_log(f"job-{job.job_id}")
     _claim(run, order.submission, job, log, world)
+    code = world.code()
     try:
         environments = _ready(run, order, job, world)
         attempt = claim_attempt(run.attempts_dir(job.task))
@@ -56,7 +58,7 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
         host=job.host,
         nodes=nodes,
         restart_count=job.restart_count,
-        code=code_state(Path.cwd(), world.environ),
+        code=code,
     )
     world.say(f"fleetctl: run {run.run_id}, attempt {attempt}, job {job.job_id} on {nodes}")
     own = tuple(run_environment(one, run, attempt, job) for one in environments)
@@ -87,7 +89,8 @@ def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world:
 
 def _ready(run: RunDir, order: Order, job: JobIdentity, world: World) -> tuple[dict[str, str], ...]:
     """The environment of each step, once everything that may keep the run from starting has been asked."""
-    if run.history().cancelled_at is not None:  # also when a person or a node failure requeued it since
+    history = run.history()
+    if history.cancelled_at is not None or history.observed_end == RunState.CANCELLED:  # and requeued since
         raise JobSideError(f"run {run.run_id} was cancelled and does not start again")
     for needed in order.needs:
         _await_needed(RunDir(Path(needed)), world)

@@ -23,7 +23,8 @@ def run_steps(
     clock: Clock,
     say: Callable[[str], None],
 ) -> dict[str, int]:
-    """Start all, each in its environment, wait for all, and return status by name, negative for a signal.
+    """Start all, each in its environment, wait for all, and return status by name, negative for a signal; the one that
+    failed first comes first.
 
     The first that fails ends the others: a part of a training that waits for a dead part only burns GPUs.
     """
@@ -48,12 +49,14 @@ def _start(
 
 def _wait(children: Mapping[str, process.Child[bytes] | int], clock: Clock) -> dict[str, int]:
     kill_at_s: float | None = None
+    cause: dict[str, int] = {}
     while True:
         codes = {name: child if isinstance(child, int) else child.poll() for name, child in children.items()}
         running = [child for child in children.values() if not isinstance(child, int) and child.returncode is None]
         if not running:
-            return {name: code for name, code in codes.items() if code is not None}
+            return cause | {name: code for name, code in codes.items() if code is not None}
         if kill_at_s is None and any(codes.values()):
+            cause = {name: code for name, code in codes.items() if code}
             kill_at_s = clock.monotonic_s() + _KILL_AFTER_S
             for child in running:
                 child.terminate()

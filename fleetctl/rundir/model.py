@@ -188,8 +188,9 @@ def _submission(
 
 def _observed_end(events: list[Event], attempts: tuple[Attempt, ...]) -> str | None:
     """What Slurm said after the newest attempt: a word about an earlier one says nothing of a requeued run."""
-    said = [event.data for event in events if event.kind is EventKind.OBSERVED_END]
-    return next((str(data["state"]) for data in said if data.get("attempts") == len(attempts)), None)
+    said = [event for event in events if event.kind is EventKind.OBSERVED_END]
+    last = max((e for e in said if e.data.get("attempts") == len(attempts)), key=lambda e: e.time, default=None)
+    return None if last is None else str(last.data["state"])
 
 
 def _not_started(events: list[Event], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
@@ -242,6 +243,7 @@ def ended_well(attempt: Attempt) -> bool:
 def finished_well(history: History) -> bool | None:
     """Whether every task's newest attempt ended well, by the run's own record; None: the record does not tell yet."""
     newest = last_attempts(history)
-    if history.not_started or any(attempt.exit_code and not attempt.terminated for attempt in newest.values()):
-        return False
-    return True if len(newest) == history.record.tasks and all(map(ended_well, newest.values())) else None
+    if len(newest) == history.record.tasks and all(map(ended_well, newest.values())):
+        return True
+    failed = any(attempt.exit_code and not attempt.terminated for attempt in newest.values())
+    return False if failed or history.not_started or history.cancelled_at or history.observed_end else None

@@ -124,13 +124,16 @@ class RunDir(Struct, frozen=True):
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
             what = "missing or damaged" if not isinstance(raw, dict) else f"of schema {raw.get('schema')}"
             raise RunDirError(
-                f"{self.path}/run.json is {what}", remedy="use the fleetctl that made it, or move it away"
+                f"{self.path}/run.json is {what}",
+                remedy="use the fleetctl that made it; or, once its job has ended, move it away",
             )
         try:
             values = {name: raw[name] for name in RunRecord.__struct_fields__}
             values |= {"created_at": datetime.fromisoformat(raw["created_at"]), "kind": RunKind(raw["kind"])}
         except (KeyError, ValueError) as error:
-            raise RunDirError(f"{self.path}/run.json is damaged ({error})", remedy="move it away") from None
+            raise RunDirError(
+                f"{self.path}/run.json is damaged ({error})", remedy="once its job has ended, move it away"
+            ) from None
         return RunRecord(**values)
 
     def history(self) -> History:
@@ -147,7 +150,8 @@ class RunDir(Struct, frozen=True):
                 return add_up(record, events, claims)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RunDirError(
-                    f"{self.path}/events is damaged ({type(error).__name__}: {error})", remedy="move the run away"
+                    f"{self.path}/events is damaged ({type(error).__name__}: {error})",
+                    remedy="once its job has ended, move the run away",
                 ) from None
 
     def _events(self) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, ended_well, last_attempts
+from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, last_attempts
 from fleetctl.slurm.model import BaseState, Job, StateFlag, has_task
 
 
@@ -156,7 +156,7 @@ def view(history: History, progress: Progress | None, jobs: Sequence[Job] | None
         target_step=progress.target_step if progress else None,
         loss=progress.loss if progress else None,
         tasks=history.record.tasks,
-        tasks_by_state=_count(tasks) if sweep else None,
+        tasks_by_state=_count(tasks) if sweep and history.state is SubmissionState.SUBMITTED else None,
         submitted_at=history.intent_at or history.record.created_at,
         started_at=history.attempts[0].started_at if history.attempts else None,
         ended_at=current.ended_at if current and state.is_finished and not sweep else None,
@@ -211,19 +211,25 @@ def _of_job(job: Job) -> RunState:
 def _from_record(history: History, attempt: Attempt | None, task: int | None, *, heard: bool) -> RunState:
     """How a task that is not in Slurm's answer ended, by the run's own record.
 
-    While Slurm was not heard, only what cannot be undone counts: a good end, or Slurm's own earlier word. A failed or
-    stopped attempt may have been requeued, and a wish to cancel is not an end.
+    Slurm's earlier word about the whole beats the status that the job side saw (out of memory, a node that died at the
+    end); of one element of a sweep its own status tells more. While Slurm was not heard, a bad status is no end: a
+    failed or stopped attempt may have been requeued. A wish to cancel is never an end by itself.
     """
-    if attempt is not None and ended_well(attempt):
-        return RunState.COMPLETED
-    if (observed := _WORDS.get(history.observed_end or "")) is not None:
-        return observed
+    clean = None
+    if attempt is not None and attempt.exit_code is not None and not attempt.terminated:
+        clean = RunState.FAILED if attempt.exit_code else RunState.COMPLETED
+    observed = _WORDS.get(history.observed_end or "")
+    if clean is not None and observed is not None:
+        return clean if history.record.kind is RunKind.SWEEP else observed
+    if observed is not None or clean is RunState.COMPLETED:
+        return observed or RunState.COMPLETED
     if not heard:
         return RunState.UNKNOWN
+    if clean is RunState.FAILED or task in history.not_started:
+        return RunState.FAILED
     if history.cancelled_at is not None:
         return RunState.CANCELLED
-    failed = task in history.not_started or (attempt is not None and attempt.exit_code)
-    return RunState.FAILED if failed else RunState.LOST
+    return RunState.FAILED if attempt is not None and attempt.exit_code else RunState.LOST
 
 
 def _count(states: Sequence[RunState]) -> dict[str, int]:

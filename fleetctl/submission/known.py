@@ -39,13 +39,14 @@ def state_of(run: RunDir, history: History, queue: Queue) -> RunState:
     return view(history, None, jobs_of(history, str(run.path), queue)).state
 
 
-def unfinished(index: Index, site: Site) -> Submitted | None:
+def unfinished(index: Index, digest: str, site: Site) -> Submitted | None:
     """The newest run of this spec that may still be in Slurm.
 
     :raises SubmissionUnknown: it is not known whether one of them was submitted.
     """
     runs = [RunDir(site.store.root / run_id) for run_id in reversed(index.run_ids())]
-    histories = [_settled(run, site) for run in runs if (run.path / "run.json").exists()]  # else nothing was sent
+    there = [run for run in runs if (run.path / "run.json").exists()]  # written before anything is sent
+    histories = [_settled(run, site) for run in there if run.record().spec_digest == digest]
     submitted = [one for one in histories if one.state is SubmissionState.SUBMITTED]
     queue = ask(site) if submitted else None
     for history in submitted:

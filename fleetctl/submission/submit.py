@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from fleetctl.assets import TRAIN_DIR
 from fleetctl.clock import Clock
-from fleetctl.errors import CannotTell, FleetctlError, RunDirError, SlurmMissing, SlurmRefused, SlurmUnreachable
+from fleetctl.errors import CannotTell, FleetctlError, RunDirError, SlurmRefused, SlurmUnreachable
 from fleetctl.render import sweep_size
 from fleetctl.rundir import files
 from fleetctl.rundir.model import EventKind, RunRecord, SubmissionState, comment_of
@@ -63,9 +63,8 @@ def submit(plan: Plan, site: Site, *, again: bool) -> Submitted:
     site.store.ensure()
     digest = spec_digest(plan, site.user)
     with site.store.locked_index(digest, site.clock, site.note) as index:
-        if not again and (known := unfinished(index, site)) is not None:
+        if not again and (known := unfinished(index, digest, site)) is not None:
             return known
-        site.slurm.ping()  # with the controller down, fail before anything is written
         needed = dependencies(plan.spec.depends_on, site)
         for _ in range(_NEW_IDS):
             run = RunDir(site.store.root / new_run_id(plan.spec.name))
@@ -121,7 +120,9 @@ def _send(run: RunDir, log: EventLog, workdir: Path, site: Site) -> SubmitAnswer
     except (FleetctlError, OSError) as error:
         text = f"sbatch could not be started: {error}"
         log.append(site.clock.now(), EventKind.REFUSED, submission=1, code=1, text=text)
-        raise SlurmMissing(text) from None
+        if isinstance(error, OSError):
+            raise RunDirError(text) from None
+        raise
     except KeyboardInterrupt:
         site.note(f"sbatch goes on by itself and its answer is kept: `fleetctl resolve {run.run_id}` reads it")
         raise

@@ -219,7 +219,9 @@ def test_cancelling_an_open_submission_ends_its_job(cli: Cli, spec: str, tmp_pat
     assert done["cancelled"]
     assert done["job_id"] is not None
     assert "CANCELLED" in cli.slurm("squeue", "--noheader", "--states=all", "--format=%T")
-    assert "was never submitted" not in cli("cancel", run.run_id).stdout
+    again = cli("cancel", run.run_id)
+    assert again.returncode == 0, again
+    assert "was never submitted" not in again.stdout
 
 
 def test_a_job_of_another_cluster_is_neither_gone_nor_ours_to_judge(
@@ -228,13 +230,54 @@ def test_a_job_of_another_cluster_is_neither_gone_nor_ours_to_judge(
     run = cli.json("submit", spec)
     other = Cli(make_sandbox(SandboxConfig(nodes=1, gpus=0)).environment(os.environ), cli.runs)
     assert other.json("ls")[0]["state"] == "unknown"
-    refused = other("cancel", run["run_id"])
-    assert refused.returncode == 3
-    assert "point SLURM_CONF at its cluster" in refused.stderr
     again = other.json("submit", spec)
     assert (again["run_id"], again["created"]) == (run["run_id"], False), "never a second writer by accident"
     assert other.jobs() == []
     assert cli.json("ls")[0]["state"] in ("pending", "running")
+    refused = other("cancel", run["run_id"])
+    assert refused.returncode == 3
+    assert "point SLURM_CONF at its cluster" in refused.stderr
+    assert the_run(cli).history().cancelled_at is not None, "the wish holds wherever it was made"
+
+
+def test_two_clusters_that_share_one_cached_profile_are_told_apart(
+    cli: Cli, own: Sandbox, spec: str, tmp_path: Path, make_sandbox: MakeSandbox
+) -> None:
+    """Most sites set no SLURM_CONF; here the commands themselves know their cluster."""
+    other = make_sandbox(SandboxConfig(nodes=1, gpus=0))
+    paths = {}
+    for name, slurm in (("one", own), ("two", other)):
+        for command in ("sbatch", "squeue", "scontrol", "scancel", "sinfo"):
+            paths[name] = cli.shadow(tmp_path / name, command, f'SLURM_CONF={slurm.slurm_conf} exec $REAL "$@"')
+    run = cli.json("submit", spec, PATH=paths["one"], SLURM_CONF="")
+    assert cli.json("ls", PATH=paths["two"], SLURM_CONF="")[0]["state"] == "unknown"
+    again = cli.json("submit", spec, PATH=paths["two"], SLURM_CONF="")
+    assert (again["run_id"], again["created"]) == (run["run_id"], False)
+    assert cli("wait", run["run_id"], PATH=paths["two"], SLURM_CONF="").returncode == 3
+    assert cli.json("ls", PATH=paths["one"], SLURM_CONF="")[0]["state"] in ("pending", "running")
+
+
+def test_a_failed_run_that_was_requeued_can_be_cancelled(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    text = f"name: back\nrecovery: {{requeue: true}}\ncommand: 'test -e {gate} && sleep 600'\n"
+    run = cli.json("submit", str(write_spec(tmp_path, text, "back.yaml")))
+    assert cli("wait", run["run_id"]).returncode == 1
+    gate.touch()
+    cli.slurm("scontrol", "requeue", run["job_id"])
+    assert cli.json("cancel", run["run_id"])["cancelled"]
+    assert cli("wait", run["run_id"]).returncode == 1
+    assert len(cli.json("show", run["run_id"])["attempts"]) == 1, "it never ran again"
+
+
+def test_what_an_administrator_cancelled_stays_cancelled_once_it_was_seen(cli: Cli, spec: str) -> None:
+    run = cli.json("submit", spec, "--set", "recovery.requeue=true")
+    wait_until(lambda: cli.json("show", run["run_id"])["attempts"], "its first attempt")
+    cli.slurm("scancel", run["job_id"])
+    assert cli("wait", run["run_id"]).returncode == 1
+    cli.slurm("scontrol", "requeue", run["job_id"])
+    query = ("squeue", "--noheader", "--states=all", f"--jobs={run['job_id']}", "--format=%T")
+    wait_until(lambda: cli.slurm(*query).strip() == "FAILED", "the resurrected job ended itself", within_s=90)
+    assert len(cli.json("show", run["run_id"])["attempts"]) == 1
 
 
 def test_a_stopped_submit_does_not_keep_the_next_one_for_ever(cli: Cli, spec: str, tmp_path: Path) -> None:

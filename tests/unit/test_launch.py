@@ -36,7 +36,7 @@ def order(run: RunDir, *needs: str) -> Order:
 
 
 def world() -> World:
-    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: False, lambda text: None)
+    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: None, lambda: False, lambda text: None)
 
 
 def test_a_users_words_are_never_options() -> None:
@@ -130,7 +130,7 @@ def test_a_cancelled_run_does_not_start_again(run: RunDir) -> None:
 
 
 def test_a_job_that_is_told_to_end_before_its_first_step_starts_none(run: RunDir) -> None:
-    told = World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: True, lambda text: None)
+    told = World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: None, lambda: True, lambda text: None)
     with pytest.raises(JobSideError, match="told to end"):
         launch(order(run), identity(JOB), told)
     assert not list((run.path / "attempts").iterdir())

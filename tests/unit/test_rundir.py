@@ -233,6 +233,8 @@ def test_an_end_that_slurm_told_before_the_newest_attempt_tells_nothing(run: Run
     started(run, "1.0", NOW, 1)
     log.append(NOW, EventKind.OBSERVED_END, submission=1, state="failed", attempts=1)
     assert run.history().observed_end == "failed"
+    log.append(NOW.replace(year=2027), EventKind.OBSERVED_END, submission=1, state="cancelled", attempts=1)
+    assert run.history().observed_end == "cancelled", "the last word"
     started(run, "2.0", NOW, None)
     assert run.history().observed_end is None
 

@@ -72,6 +72,21 @@ def test_a_training_that_saved_when_it_was_told_to_end_has_not_finished() -> Non
     assert finished_well(replace(SUBMITTED, attempts=(told,))) is None
 
 
+def test_slurms_word_about_the_whole_beats_a_status_and_a_status_beats_a_wish() -> None:
+    assert (
+        view(replace(SUBMITTED, attempts=(attempt(0),), observed_end="node_fail"), None, []).state is RunState.NODE_FAIL
+    )
+    assert view(replace(SUBMITTED, attempts=(attempt(3),), cancelled_at=NOW), None, []).state is RunState.FAILED
+    ends = (attempt(0, task=0), attempt(3, task=1))
+    seen = view(replace(SWEEP, attempts=ends, observed_end="node_fail"), None, [])
+    assert seen.tasks_by_state == {"completed": 1, "failed": 1, "node_fail": 2}
+
+
+def test_a_sweep_that_may_have_no_job_counts_no_elements() -> None:
+    seen = view(replace(SWEEP, state=SubmissionState.UNKNOWN, job_id=None), None, [])
+    assert (seen.state, seen.tasks_by_state) == (RunState.SUBMISSION_UNKNOWN, None)
+
+
 def test_a_forgotten_job_is_lost_unless_the_record_tells() -> None:
     assert view(SUBMITTED, None, []).state is RunState.LOST
     assert view(replace(SUBMITTED, attempts=(attempt(None),)), None, []).state is RunState.LOST
