@@ -247,7 +247,7 @@ def test_two_clusters_that_share_one_cached_profile_are_told_apart(
     other = make_sandbox(SandboxConfig(nodes=1, gpus=0))
     paths = {}
     for name, slurm in (("one", own), ("two", other)):
-        for command in ("sbatch", "squeue", "scontrol", "scancel", "sinfo"):
+        for command in ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "sacctmgr", "srun"):
             paths[name] = cli.shadow(tmp_path / name, command, f'SLURM_CONF={slurm.slurm_conf} exec $REAL "$@"')
     run = cli.json("submit", spec, PATH=paths["one"], SLURM_CONF="")
     assert cli.json("ls", PATH=paths["two"], SLURM_CONF="")[0]["state"] == "unknown"
