@@ -38,14 +38,6 @@ _NO_CONTACT = ("cannot stat file", "Could not establish a configuration source")
 _TEXT_LIMIT = 1000  # characters of Slurm's words that we keep in a message
 
 
-def parse_job_id(text: str) -> JobId:
-    """See JobId.parse.
-
-    :raises ValueError: it is no job id.
-    """
-    return JobId.parse(text)
-
-
 def parse_pending_tasks(text: str) -> str:
     """The array expression of `123_[0-9%2]`, else an empty text."""
     return text[text.index("[") + 1 : -1] if "[" in text and text.endswith("]") else ""

@@ -153,6 +153,26 @@ def test_a_run_that_was_stopped_has_not_finished_well_even_if_it_exits_with_0(cl
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_status_of_a_hetjob_is_that_of_the_part_that_failed_first(cli: Cli, tmp_path: Path) -> None:
+    spec = write_spec(
+        tmp_path, "name: parts\ngroups:\n- {name: a, command: sleep 300}\n- {name: b, command: sleep 1; exit 3}\n"
+    )
+    run_id = cli.json("submit", str(spec))["run_id"]
+    assert end_of(cli, run_id) == "failed"
+    assert cli.json("show", run_id)["attempts"][0]["exit_code"] == 3
+
+
+def test_following_ends_where_there_is_nothing_to_follow(cli: Cli, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "name: plain\ncommand: 'true'\n")
+    run_id = cli.json("submit", str(spec))["run_id"]
+    assert cli("logs", "-f", run_id, "--task", "7").returncode == 2
+    sweep = write_spec(tmp_path, "name: two\ncommand: echo $A\nsweep: {parameters: {A: [x, y]}}\n", "two.yaml")
+    swept = cli.json("submit", str(sweep))["run_id"]
+    assert cli("logs", "-f", swept).returncode == 2
+    assert cli("logs", "-f", swept, "--task", "2").returncode == 2
+    assert cli("logs", "-f", swept, "--task", "1").stdout == "y\n"
+
+
 def test_looking_twice_writes_an_end_once(cli: Cli, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "name: slow\ncommand: sleep 300\n")
     run_id = cli.json("submit", str(spec))["run_id"]
