@@ -107,7 +107,7 @@ def test_a_job_that_appears_after_it_was_given_up_ends_itself(cli: Cli, spec: st
     log = run.path / "logs" / f"slurm-{late}.out"
     wait_until(lambda: log.exists() and "duplicate" in log.read_text(), "the late job's last word")
     assert list((run.path / "attempts").iterdir()) == []
-    assert "ExitCode=14:0" in cli.slurm("scontrol", "show", "job", late)
+    wait_until(lambda: "ExitCode=14:0" in cli.slurm("scontrol", "show", "job", late), "its status")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
