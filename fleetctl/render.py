@@ -66,7 +66,7 @@ def render(spec: Spec, context: Context, style: Style, templates: Environment) -
     :raises UsageError: something cannot be kept in a script (a control character in a path, no GPUs on this cluster).
     :raises jinja2.TemplateError: a user's template is broken, or names what does not exist.
     """
-    components = [_directives(spec, resources, style) for resources in component_resources(spec)]
+    components = [_directives(part, style) for part in parts(spec)]
     directives = _job_directives(spec, context) + components[0]
     for component in components[1:]:
         directives += ["hetjob", *component]
@@ -83,9 +83,9 @@ def render(spec: Spec, context: Context, style: Style, templates: Environment) -
     )
 
 
-def component_resources(spec: Spec) -> tuple[Resources, ...]:
-    """One entry for each component of the job."""
-    return tuple(group.resources for group in spec.groups) or (spec.resources,)
+def parts(spec: Spec) -> tuple[Spec | Group, ...]:
+    """What becomes one component of the job each: the groups of a hetjob, or the spec itself."""
+    return spec.groups or (spec,)
 
 
 def sweep_size(spec: Spec) -> int:
@@ -148,9 +148,10 @@ def _job_directives(spec: Spec, context: Context) -> list[str]:
     return lines
 
 
-def _directives(spec: Spec, asked: Resources, style: Style) -> list[str]:
+def _directives(part: Spec | Group, style: Style) -> list[str]:
     """What one component asks for. A value that was not given emits no line."""
-    tasks = tasks_per_node(asked, spec.launch)
+    asked = part.resources
+    tasks = tasks_per_node(asked, part.launch)
     named = (
         ("--partition", asked.partition),
         ("--account", asked.account),
@@ -234,10 +235,10 @@ def _launch_words(spec: Spec, context: Context) -> list[str]:
 def _steps(spec: Spec, run_dir: str, style: Style) -> list[tuple[str, list[str]]]:
     """Name and argument vector of each step."""
     if not spec.groups:
-        return [("train", _step_words(spec, spec, spec.resources, run_dir, style, het_group=None))]
+        return [("train", _step_words(spec, spec, run_dir, style, het_group=None))]
     steps = []
     for index, group in enumerate(spec.groups):
-        words = _step_words(spec, group, group.resources, run_dir, style, het_group=index)
+        words = _step_words(spec, group, run_dir, style, het_group=index)
         steps.append((group.name, _with_env(group, words)))
     return steps
 
@@ -246,10 +247,8 @@ def _with_env(group: Group, words: list[str]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in group.env.items()), *words] if group.env else words
 
 
-def _step_words(
-    spec: Spec, part: Spec | Group, asked: Resources, run_dir: str, style: Style, *, het_group: int | None
-) -> list[str]:
-    launch = part.launch
+def _step_words(spec: Spec, part: Spec | Group, run_dir: str, style: Style, *, het_group: int | None) -> list[str]:
+    launch, asked = part.launch, part.resources
     text = part.script if part.script is not None else part.command
     assert text is not None, "load_spec sees to it"
     if any(len(word.encode("utf-8", "surrogateescape")) > _MAX_WORD_BYTES for word in _words_of(text)):

@@ -49,14 +49,12 @@ def _resolve(here: App, run: RunDir, *, wait: bool) -> History:
     """Look until there is no doubt; a doubt that time does not lift ends it at once."""
     from fleetctl.errors import SlurmUnreachable
     from fleetctl.rundir.model import SubmissionState
-    from fleetctl.rundir.store import Store
     from fleetctl.submission.known import unknown_error
 
     if (history := run.history()).state is not SubmissionState.UNKNOWN:
         return history
     slurm = slurm_of(here)
-    store = Store(here.runs_root)
-    digest = run.record().spec_digest
+    store, digest = store_of(here), history.record.spec_digest
     while True:
         until: datetime | None = None
         try:

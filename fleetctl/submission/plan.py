@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fleetctl.errors import UsageError
-from fleetctl.render import Context, Style, component_resources, render, sweep_size
+from fleetctl.render import Context, Style, parts, render, sweep_size
 from fleetctl.rundir.model import RunKind, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
@@ -118,7 +118,7 @@ def run_kind(spec: Spec) -> RunKind:
 
 def total_nodes(spec: Spec) -> int:
     """Nodes of one start of the run: all components of a hetjob, one element of a sweep."""
-    return sum(resources.nodes for resources in component_resources(spec))
+    return sum(part.resources.nodes for part in parts(spec))
 
 
 class Dependencies(Struct, frozen=True):

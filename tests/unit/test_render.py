@@ -15,7 +15,7 @@ from fleetctl.render import (
     sweep_size,
 )
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
-from fleetctl.spec.model import Checkpoint, Recovery, Resources, Spec, Sweep
+from fleetctl.spec.model import Checkpoint, Group, Launcher, Recovery, Resources, Spec, Sweep
 from fleetctl.submission.templates import template_environment
 from fleetctl.units import MemorySize
 
@@ -94,6 +94,19 @@ def test_gpus_and_memory_follow_the_cluster() -> None:
 def test_a_cluster_without_gpus_refuses_them_in_words() -> None:
     with pytest.raises(UsageError, match="has no GPUs"):
         script(Spec(name="n", resources=Resources(gpus_per_node=1), command="true"), Style(gpus=GpuStyle.NONE))
+
+
+def test_a_group_asks_for_the_tasks_that_its_own_launcher_starts() -> None:
+    gpus = Resources(gpus_per_node=8)
+    groups = (
+        Group(name="a", resources=gpus, launch=Launcher.TORCHRUN, command="train.py"),
+        Group(name="b", resources=gpus, command="evaluate"),
+    )
+    lines = script(Spec(name="n", groups=groups)).splitlines()
+    assert [line for line in lines if line.startswith("#SBATCH --ntasks")] == [
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --ntasks-per-node=8",
+    ]
 
 
 def test_a_command_that_linux_cannot_start_is_refused() -> None:
