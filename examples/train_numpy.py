@@ -24,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when NumPy is imported: many ranks m
 
 import numpy as np
 
+from fleetctl.train.checkpointer import CannotLoad, Checkpointer, Superseded
 from fleetctl.train.progress import Progress
 
 INPUTS, HIDDEN, SAMPLES, BATCH = 16, 32, 4096, 256
@@ -153,12 +154,17 @@ class Network:
         return float((error**2).sum()), np.concatenate([part.ravel() for part in parts])
 
 
-def train(ranks: Ranks, progress: Progress, options: argparse.Namespace) -> None:
+def train(ranks: Ranks, progress: Progress, checkpoints: Checkpointer, options: argparse.Namespace) -> None:
     random = np.random.default_rng(options.seed)  # the same on all ranks: one data set, one start, one order
     x = random.normal(size=(SAMPLES, INPUTS))
     y = np.sin(x @ random.normal(size=(INPUTS, 1)) / 2)
-    network, loss = Network(random), float("nan")
-    for step in range(1, options.steps + 1):
+    network, loss, first = Network(random), float("nan"), 1
+    loaded = checkpoints.load()  # the same on all ranks; None: from scratch
+    if loaded is not None:
+        network.parameters[:] = loaded.state["parameters"]
+        random.bit_generator.state = loaded.state["random"]  # it also tells where we are in the data
+        loss, first = loaded.state["loss"], loaded.training_step + 1
+    for step in range(first, options.steps + 1):
         started = time.monotonic()
         mine = random.permutation(SAMPLES)[:BATCH][ranks.rank :: ranks.size]
         own_loss, own_gradient = network.loss_and_gradient(x[mine], y[mine])
@@ -166,6 +172,12 @@ def train(ranks: Ranks, progress: Progress, options: argparse.Namespace) -> None
         network.parameters -= options.lr * total[:-1]
         loss = float(total[-1])
         progress.update(training_step=step, target_step=options.steps, loss=loss)
+        if checkpoints.due(step):  # on rank 0 only: all ranks hold the same, so one saves for all
+            state = {"parameters": network.parameters, "random": random.bit_generator.state, "loss": loss}
+            checkpoints.save(step, state)
+        if checkpoints.told_to_end and ranks.rank == 0:
+            checkpoints.wait()
+            raise SystemExit(143)  # 128 + SIGTERM; the other ranks end because we do
         if ranks.rank == 0 and step % 20 == 0:
             print(f"training step {step:4d}  loss {loss:.5f}", flush=True)
         time.sleep(max(0.0, options.step_time_ms / 1000 - (time.monotonic() - started)))
@@ -188,9 +200,10 @@ def main() -> None:
     options = parser.parse_args()
     try:
         ranks = Ranks(options.connect_timeout_s, options.peer_timeout_s + options.step_time_ms / 1000)
-        with Progress(rank=ranks.rank) as progress:
-            train(ranks, progress, options)
-    except (PeerLost, OSError) as lost:
+        with Progress(rank=ranks.rank) as progress, Checkpointer(rank=ranks.rank) as checkpoints:
+            checkpoints.save_on_sigterm()
+            train(ranks, progress, checkpoints, options)
+    except (PeerLost, CannotLoad, Superseded, OSError) as lost:
         sys.exit(f"rank {world()[0]}: {lost}")
 
 

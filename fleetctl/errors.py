@@ -10,6 +10,7 @@
         SlurmRefused             10   Slurm answered no, in its own words
         SlurmMissing             10   the Slurm commands are not installed here
         JobUnknown               10   Slurm does not know (or no longer knows) this job
+      NoValidCheckpoint          11   checkpoints were looked at, and none is valid
       RunDirError                12   the run directory is missing, full, read-only or not ours
         RunUnknown               12   no such run
       SandboxError               13   the sandbox cannot start, or a part of it died
@@ -83,6 +84,12 @@ class SlurmMissing(SlurmError):
 
 class JobUnknown(SlurmError):
     """The controller does not know this job (any more)."""
+
+
+class NoValidCheckpoint(FleetctlError):
+    """No checkpoint that was looked at is valid."""
+
+    exit_code = 11
 
 
 class RunDirError(FleetctlError):

@@ -79,16 +79,18 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     log: Path | None = None,
+    stdin: Path | None = None,
     session: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` and return at once; output is appended to `log`, or shared with ours when None.
+    """Start `argv` and return at once; output is appended to `log`, or shared with ours when None. It reads `stdin`.
 
     `session=False` keeps the child in our process group, so that the group's signals reach it too.
     """
-    if log is None:
-        return _start(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=None, stderr=None, session=session)
-    with open(log, "ab") as out:
-        return _start(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, session=session)
+    with open(stdin or os.devnull, "rb") as source:
+        if log is None:
+            return _start(argv, env=env, cwd=cwd, stdin=source, stdout=None, stderr=None, session=session)
+        with open(log, "ab") as out:
+            return _start(argv, env=env, cwd=cwd, stdin=source, stdout=out, stderr=out, session=session)
 
 
 class Detached:

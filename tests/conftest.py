@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-_WORLDLY = {"integration", "faults", "bench"}
+_WORLDLY = {"integration", "faults", "bench", "torch"}
 
 
 class ReachedTheWorld(BaseException):

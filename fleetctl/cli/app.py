@@ -26,6 +26,7 @@ _COMMANDS = {
     "why": ("fleetctl.cli.why", "Why a run is not running, in words."),
     "cancel": ("fleetctl.cli.cancel", "Cancel a run."),
     "resolve": ("fleetctl.cli.resolve", "Find out what became of a submission without answer."),
+    "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
     "sandbox": ("fleetctl.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
     "schema": ("fleetctl.cli.schema", "The JSON Schema of train.yaml."),

@@ -15,7 +15,8 @@ from fleetctl.cli.output import json_option, note, print_json
 from fleetctl.cli.runs import look, run_argument, store_of
 
 if TYPE_CHECKING:
-    from fleetctl.rundir.model import Attempt, History
+    from fleetctl.rundir.history import History
+    from fleetctl.rundir.model import Attempt
     from fleetctl.rundir.store import RunDir
 
 _POLL_S = 0.5

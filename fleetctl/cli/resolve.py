@@ -13,7 +13,7 @@ from fleetctl.cli.runs import profile_of, run_argument, slurm_of, store_of
 from fleetctl.cli.site import settler_of
 
 if TYPE_CHECKING:
-    from fleetctl.rundir.model import History
+    from fleetctl.rundir.history import History
     from fleetctl.rundir.store import RunDir
 
 _PAUSE_S = 5.0

@@ -13,7 +13,7 @@ from fleetctl.cli.context import App
 from fleetctl.cli.output import note
 
 if TYPE_CHECKING:
-    from fleetctl.rundir.model import History
+    from fleetctl.rundir.history import History
     from fleetctl.rundir.store import RunDir, Store
     from fleetctl.rundir.view import Queue, RunView
     from fleetctl.slurm.port import Slurm
@@ -103,7 +103,8 @@ def see(history: History, run: RunDir, queue: Queue | None) -> RunView:
     from fleetctl.rundir.view import jobs_of, view
 
     shown = history.attempts and history.record.kind is not RunKind.SWEEP  # one element's step tells nothing of a sweep
-    progress = run.progress(history.attempts[-1]) if shown else None
+    newest = history.attempts[-1] if shown else None
+    progress = run.progress(newest.name, newest.task) if newest is not None else None
     return view(history, progress, jobs_of(history, str(run.path), queue))
 
 

@@ -13,9 +13,13 @@ from fleetctl.cli.runs import as_json as run_as_json
 from fleetctl.cli.runs import look, run_argument, step_text, store_of
 
 if TYPE_CHECKING:
-    from fleetctl.rundir.model import Attempt, History
+    from fleetctl.rundir.history import History
+    from fleetctl.rundir.model import Attempt
     from fleetctl.rundir.store import RunDir
     from fleetctl.rundir.view import RunView
+
+
+_NEWEST = 20  # lines of the timeline: with the fields above they fill one screen
 
 
 @click.command()
@@ -29,6 +33,8 @@ def command(run: str, as_json: bool) -> None:
       fleetctl show RUN
       fleetctl show RUN --json
     """
+    from fleetctl.rundir.timeline import timeline
+
     here = app()
     found = store_of(here).find(run)
     seen = look(here, found)
@@ -42,6 +48,7 @@ def command(run: str, as_json: bool) -> None:
                 "workdir": history.record.workdir,
                 "run_dir": str(found.path),
                 "attempts": [_attempt_json(attempt) for attempt in history.attempts],
+                "timeline": [{"time": one.time.isoformat(), "text": one.text} for one in timeline(found.events())],
             }
         )
         return
@@ -49,7 +56,7 @@ def command(run: str, as_json: bool) -> None:
 
 
 def _fields(seen: RunView, history: History, run: RunDir) -> list[tuple[str, str]]:
-    from fleetctl.rundir.model import last_attempts
+    from fleetctl.rundir.timeline import timeline
 
     tasks = seen.tasks_by_state or {}
     fields = [
@@ -67,18 +74,11 @@ def _fields(seen: RunView, history: History, run: RunDir) -> list[tuple[str, str
         ("run dir", str(run.path)),
     ]
     shown = [(name, value) for name, value in fields if value]
-    newest = [] if seen.state.is_finished else list(last_attempts(history).values())
-    lines = [_attempt(one, running=one in newest) for one in history.attempts]
-    return shown + [("attempt" if number == 0 else "", line) for number, line in enumerate(lines)]
-
-
-def _attempt(attempt: Attempt, *, running: bool) -> str:
-    name = attempt.name if attempt.task is None else f"{attempt.name} of task {attempt.task}"
-    end = f"ended {_time(attempt.ended_at)} with {attempt.exit_code}"
-    if attempt.exit_code is None:
-        end = "runs" if running else "died without a word"
-    told = ", told to end" if attempt.terminated else ""
-    return f"{name}  job {attempt.job_id} on {attempt.host}  started {_time(attempt.started_at)}, {end}{told}"
+    moments = timeline(run.events())
+    lines = [f"{one.time.astimezone():%m-%d %H:%M:%S}  {one.text}" for one in moments[-_NEWEST:]]
+    if len(moments) > _NEWEST:
+        lines.insert(0, f"({len(moments) - _NEWEST} older lines: --json has them)")
+    return shown + [("timeline" if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
 def _time(moment: datetime | None) -> str:

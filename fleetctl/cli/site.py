@@ -64,7 +64,7 @@ def dry_script(plan: Plan, here: App, template_dirs: Sequence[Path]) -> str:
 
 
 def _scripts(here: App, profile: ClusterProfile, template_dirs: Sequence[Path]) -> Scripts:
-    from fleetctl.render import Style
+    from fleetctl.render.steps import Style
     from fleetctl.submission.plan import Scripts
 
     return Scripts(

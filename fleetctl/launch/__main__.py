@@ -12,9 +12,9 @@ from types import FrameType
 from fleetctl.clock import SystemClock
 from fleetctl.errors import FleetctlError
 from fleetctl.launch.code import code_state
-from fleetctl.launch.environment import head_address
+from fleetctl.launch.lead import World
 from fleetctl.launch.model import identity, parse_order
-from fleetctl.launch.run import World, launch
+from fleetctl.launch.run import launch
 from fleetctl.slurm.connect import connect
 
 
@@ -26,16 +26,17 @@ def main() -> int:
         """Slurm tells the whole process group; the steps end by themselves, and we stay to write it down."""
         told.append(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, note)
     clock = SystemClock()
-    slurm = connect(os.environ, clock)
     world = World(
         clock=clock,
         environ=dict(os.environ),
-        address_of=lambda nodes: head_address(nodes, slurm),
+        argv=tuple(sys.argv[1:]),
+        slurm=connect(os.environ, clock),
         code=lambda: code_state(Path.cwd(), os.environ),
-        told_to_end=lambda: bool(told),
+        told_to_end=lambda: any(number != signal.SIGUSR1 for number in told),
+        notices=lambda: told.count(signal.SIGUSR1),
         say=_say,
     )
     try:

@@ -10,20 +10,37 @@ from fleetctl.errors import JobSideError
 
 
 class Step(Struct, frozen=True):
-    """One thing to start: its name and argument vector."""
+    """One thing to start: its name and argument vector; at `place` in it srun is told its nodes, unless that is 0."""
 
     name: str
+    place: int
     argv: tuple[str, ...]
 
 
+class CheckpointOrder(Struct, frozen=True):
+    """Where checkpoints are; the names of format and load are the spec's."""
+
+    directory: str
+    format: str
+    load: str
+    interval_s: int | None = None
+
+
 class Order(Struct, frozen=True):
-    """The command line that the batch script gives."""
+    """The command line that the batch script gives. `max_failures` is None where nothing may be started again, and
+    `nodes` is 0 where Slurm alone decides which nodes a step uses (hetjobs)."""
 
     run_dir: str
     submission: int
     env_file: str | None
     needs: tuple[str, ...]
     steps: tuple[Step, ...]
+    nodes: int = 0
+    spares: int = 0
+    max_failures: int | None = None
+    chain: bool = False
+    checkpoint: CheckpointOrder | None = None
+    take_over: str | None = None  # the attempt whose head died
 
 
 class JobIdentity(Struct, frozen=True):
@@ -35,10 +52,28 @@ class JobIdentity(Struct, frozen=True):
     cluster: str | None
     host: str
     restart_count: int
+    raw_id: str = ""  # the number that srun knows this job by; an array's element has one of its own
+
+
+_SINGLE = frozenset(
+    {
+        "--run-dir",
+        "--submission",
+        "--env-file",
+        "--nodes",
+        "--spares",
+        "--max-failures",
+        "--checkpoint-dir",
+        "--checkpoint-format",
+        "--checkpoint-load",
+        "--checkpoint-interval-s",
+        "--take-over",
+    }
+)
 
 
 def parse_order(argv: Sequence[str]) -> Order:
-    """Read `--run-dir D --submission N [--env-file F] [--needs D]... --step NAME COUNT WORD{COUNT} ...`.
+    """Read the options that `render` writes, and `--step NAME PLACE COUNT WORD{COUNT}` for each step.
 
     A step says how many words it has, so no word of a user's command can be taken for an option.
 
@@ -48,23 +83,52 @@ def parse_order(argv: Sequence[str]) -> Order:
     single: dict[str, str] = {}
     needs: list[str] = []
     steps: list[Step] = []
+    chain = False
     try:
         for word in words:
             if word == "--step":
-                name, count = next(words), int(next(words))
-                steps.append(Step(name, tuple(next(words) for _ in range(count))))
+                name, place, count = next(words), int(next(words)), int(next(words))
+                steps.append(Step(name, place, tuple(next(words) for _ in range(count))))
             elif word == "--needs":
                 needs.append(next(words))
-            elif word in ("--run-dir", "--submission", "--env-file"):
+            elif word == "--chain":
+                chain = True
+            elif word in _SINGLE:
                 single[word] = next(words)
             else:
                 raise ValueError(word)
-        run_dir, submission = single["--run-dir"], int(single["--submission"])
+        order = _order(single, tuple(needs), tuple(steps), chain=chain)
     except (StopIteration, RuntimeError, KeyError, ValueError) as error:
         raise JobSideError(f"the batch script does not fit this fleetctl ({error!r})") from None
     if not steps:
         raise JobSideError("the batch script names no step")
-    return Order(run_dir, submission, single.get("--env-file"), tuple(needs), tuple(steps))
+    return order
+
+
+def _order(single: Mapping[str, str], needs: tuple[str, ...], steps: tuple[Step, ...], *, chain: bool) -> Order:
+    checkpoint = None
+    if "--checkpoint-dir" in single:
+        interval = single.get("--checkpoint-interval-s")
+        checkpoint = CheckpointOrder(
+            directory=single["--checkpoint-dir"],
+            format=single["--checkpoint-format"],
+            load=single["--checkpoint-load"],
+            interval_s=int(interval) if interval is not None else None,
+        )
+    failures = single.get("--max-failures")
+    return Order(
+        run_dir=single["--run-dir"],
+        submission=int(single["--submission"]),
+        env_file=single.get("--env-file"),
+        needs=needs,
+        steps=steps,
+        nodes=int(single.get("--nodes", "0")),
+        spares=int(single.get("--spares", "0")),
+        max_failures=int(failures) if failures is not None else None,
+        chain=chain,
+        checkpoint=checkpoint,
+        take_over=single.get("--take-over"),
+    )
 
 
 def identity(environ: Mapping[str, str]) -> JobIdentity:
@@ -83,6 +147,7 @@ def identity(environ: Mapping[str, str]) -> JobIdentity:
         cluster=environ.get("SLURM_CLUSTER_NAME"),
         host=environ.get("SLURMD_NODENAME", "unknown"),
         restart_count=int(environ.get("SLURM_RESTART_COUNT", "0")),  # unset on the first start before 26.11
+        raw_id=environ["SLURM_JOB_ID"],
     )
 
 

@@ -1,76 +1,63 @@
-"""The job side: claim, start the steps, wait, write down how it ended. Runs on the first node as the user."""
+"""The job side: claim the run, then lead its attempts. Runs on the first node as the user."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
-from fleetctl.clock import Clock
-from fleetctl.errors import FleetctlError, JobSideError, RunDirError
-from fleetctl.launch.environment import claim_attempt, rendezvous, run_environment
-from fleetctl.launch.model import JobIdentity, Order, exit_status, step_nodes
-from fleetctl.launch.steps import run_steps
-from fleetctl.rundir.model import EventKind, finished_well
+from fleetctl.errors import FleetctlError, JobSideError
+from fleetctl.launch.head import Head
+from fleetctl.launch.lead import Lead, World
+from fleetctl.launch.model import JobIdentity, Order, step_nodes
+from fleetctl.launch.take_over import take_over
+from fleetctl.launch.watching import begin_watch, is_watched, new_key, no_watch, start_agents
+from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.history import attempts_of, finished_well
+from fleetctl.rundir.model import EventKind
 from fleetctl.rundir.store import EventLog, RunDir
 from fleetctl.rundir.view import RunState
+from fleetctl.slurm.hosts import expand
 from fleetctl.spec.env_file import read_env_file
 
 _NEEDED_WITHIN_S = 90.0  # an NFS client may show another host's new file 60 s late (nfs(5), acdirmax)
 _LOOK_EVERY_S = 2.0
 
 
-class World(Struct, frozen=True):
-    """The edges: time, Slurm's environment, addresses, which code lies here, and whether Slurm told us to end."""
-
-    clock: Clock
-    environ: Mapping[str, str]
-    address_of: Callable[[str], str]  # Slurm's host list -> address of its first node
-    code: Callable[[], dict[str, object] | None]  # the git state of the working directory
-    told_to_end: Callable[[], bool]
-    say: Callable[[str], None]
-
-
 def launch(order: Order, job: JobIdentity, world: World) -> int:
-    """Run the steps once and return the exit status of the batch script.
+    """Lead the run's job and return the exit status of the batch script.
 
-    :raises JobSideError: this job is not the owner of its submission, the run was cancelled, or what it needs did not
-        finish well.
+    :raises JobSideError: this job is not the owner of its submission, the run was cancelled or is held, or what it
+        needs did not finish well.
     :raises RunDirError, UsageError, SlurmError: the run directory, the env_file or a node's address cannot be had.
     """
+    began_s = world.clock.monotonic_s()
     run = RunDir(Path(order.run_dir))
     log = run.event_log(f"job-{job.job_id}")
+    attempts = Attempts(run.attempts_dir(job.task))
+    if order.take_over is not None:
+        return take_over(Lead(run, order, job, log, attempts, _environments(order, world), world, None))
     _claim(run, order.submission, job, log, world)
-    code = world.code()
     try:
-        environments = _ready(run, order, job, world)
-        attempt = claim_attempt(run.attempts_dir(job.task))
+        _check(run, order, job, world)
+        lead = Lead(run, order, job, log, attempts, _environments(order, world), world, began_s)
+        if world.told_to_end():
+            raise JobSideError(f"run {run.run_id} was told to end before its first step")
+        return _lead(lead, attempts.claim_next(), "requeued" if job.restart_count else "submitted")
     except FleetctlError as error:
         _note_not_started(run, order, job, log, error, world)
         raise
-    facts = {"submission": order.submission, "attempt": attempt, "task": job.task, "job_id": job.job_id}
-    nodes = step_nodes(world.environ, 0)
-    log.append(
-        world.clock.now(),
-        EventKind.ATTEMPT_STARTED,
-        **facts,
-        host=job.host,
-        nodes=nodes,
-        restart_count=job.restart_count,
-        code=code,
-    )
-    world.say(f"fleetctl: run {run.run_id}, attempt {attempt}, job {job.job_id} on {nodes}")
-    own = tuple(run_environment(one, run, attempt, job) for one in environments)
-    output = run.attempt_dir(attempt, job.task) / "output.log"
-    codes = run_steps(order.steps, own, output, world.clock, world.say)
-    status, told = exit_status(tuple(codes.values())), world.told_to_end()
-    try:
-        log.append(world.clock.now(), EventKind.ATTEMPT_ENDED, **facts, exit_code=status, terminated=told, steps=codes)
-    except RunDirError as error:  # a full disk must not fail a training that ended well
-        world.say(f"fleetctl: {error.message}")
-    world.say(f"fleetctl: attempt {attempt} ended with status {status}")
-    return status
+
+
+def _lead(lead: Lead, number: tuple[int, int], why: str) -> int:
+    if not lead.order.nodes:
+        return Head(lead, no_watch(lead), (), frozenset()).begin(number, why)
+    nodes = expand(step_nodes(lead.world.environ, 0))
+    if not is_watched(lead):
+        return Head(lead, no_watch(lead), nodes, frozenset()).begin(number, why)
+    key = new_key()
+    watch = begin_watch(lead, nodes, number, key)
+    head = Head(lead, watch, nodes, frozenset(), start_agents=lambda: start_agents(lead, nodes, number, watch, key))
+    return head.begin(number, why)
 
 
 def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world: World) -> None:
@@ -87,19 +74,25 @@ def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world:
     raise JobSideError(f"run {run.run_id}: this job ({job.job_id}) is a duplicate and ends: {whose}")
 
 
-def _ready(run: RunDir, order: Order, job: JobIdentity, world: World) -> tuple[dict[str, str], ...]:
-    """The environment of each step, once everything that may keep the run from starting has been asked."""
+def _check(run: RunDir, order: Order, job: JobIdentity, world: World) -> None:
+    """Everything that keeps a run from starting."""
     history = run.history()
     if history.cancelled_at is not None or history.observed_end == RunState.CANCELLED:  # and requeued since
         raise JobSideError(f"run {run.run_id} was cancelled and does not start again")
+    if history.submission > order.submission:
+        raise JobSideError(f"run {run.run_id} was submitted again: this job is of submission {order.submission}")
+    if job.task in history.held:
+        raise JobSideError(
+            f"run {run.run_id} is held: {history.held[job.task]}", remedy=f"`fleetctl requeue {run.run_id}`"
+        )
     for needed in order.needs:
         _await_needed(RunDir(Path(needed)), world)
+
+
+def _environments(order: Order, world: World) -> tuple[Mapping[str, str], ...]:
+    """What each step gets from outside; what the env_file says wins over what the script exported."""
     secrets = read_env_file(Path(order.env_file)) if order.env_file else {}
-    base = {**world.environ, **secrets}  # what the env_file says wins over what the script exported
-    addresses = [world.address_of(step_nodes(world.environ, index)) for index in range(len(order.steps))]
-    if world.told_to_end():
-        raise JobSideError(f"run {run.run_id} was told to end before its first step")
-    return tuple({**base, **rendezvous(base, address)} for address in addresses)
+    return ({**world.environ, **secrets},) * len(order.steps)
 
 
 def _await_needed(needed: RunDir, world: World) -> None:
@@ -120,7 +113,7 @@ def _note_not_started(
         submission=order.submission,
         task=job.task,
         job_id=job.job_id,
-        attempts=sum(attempt.task == job.task for attempt in run.history().attempts),
+        attempts=attempts_of(run.history().attempts, job.task),
         exit_code=error.exit_code,
         why=error.message,
     )

@@ -61,6 +61,19 @@ def write_synced(path: Path, content: str) -> None:
         os.fsync(file.fileno())
 
 
+def replace_file(path: Path, content: str) -> None:
+    """Put `content` at `path`, whole or not at all, and on disk. Each writer stages under a name of its own."""
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        write_synced(staged, content)
+        os.replace(staged, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(staged)
+        raise
+    sync_dir(path.parent)
+
+
 def claim_file(path: Path, value: Mapping[str, Any]) -> bool:
     """Create `path` with `value` as JSON if nobody has: True for exactly one caller, content complete from the start.
 

@@ -10,6 +10,11 @@ The directory is the truth about a run. Who writes what:
     submissions/N/claim.json      the first job of this submission, or a `void` by fleetctl; exclusive
     events/WRITER.jsonl           one writer each, appended and fsynced
     attempts/A.B/                 the job that claimed the attempt; output.log is what its steps print
+    attempts/A.B/claim.json       the same: which checkpoints stood when it was claimed
+    attempts/A.B/resume.json      the same: what it resumes from, and why not from a newer one
+    attempts/A.B/head.json        the same: where its agents find the process that leads it
+    attempts/A.B/save-now         the same: a request to save, for Checkpointer
+    attempts/A.B/saves.jsonl      Checkpointer of rank 0: each save; load.json likewise, of the load
     attempts/A.B/progress.json    rank 0 of the training: of its own attempt, so a stray rank disturbs no later one
     tasks/I/attempts/A.B/         the same, of element I of a sweep
     logs/slurm-JOB.out            Slurm: what the batch script prints outside its steps
@@ -18,6 +23,7 @@ The directory is the truth about a run. Who writes what:
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -25,6 +31,8 @@ from typing import Any
 from msgspec import Struct
 
 SCHEMA_VERSION = 1
+_ATTEMPT = re.compile(r"([0-9]+)\.([0-9]+)", re.ASCII)  # file systems and people leave other things beside attempts
+AttemptNumber = tuple[int, int]
 
 
 class RunKind(StrEnum):
@@ -69,6 +77,15 @@ class EventKind(StrEnum):
     ATTEMPT_ENDED = "attempt_ended"
     DUPLICATE = "duplicate"  # a job that was not the owner ended itself
     NOT_STARTED = "not_started"  # the owner ended before its first step
+    NODE_LOST = "node_lost"  # a node of the job died, by the evidence of the node watch
+    SAVE_ASKED = "save_asked"  # the training was asked to save now
+    FENCED = "fenced"  # a newer attempt leads the run: this one ended its steps
+    GIVEN_BACK = "given_back"  # the job has no batch script any more and is about to be cancelled by its own last head
+
+    # Written before the deed by whoever does it: the job side itself, or `fleetctl requeue`
+    REQUEUE = "requeue"
+    REQUEUED = "requeued"  # Slurm was seen to have done it
+    HELD = "held"  # nothing restarts the run until `fleetctl requeue`
 
 
 class Event(Struct, frozen=True):
@@ -94,6 +111,7 @@ class Progress(Struct, frozen=True):
     training_step: int | None
     target_step: int | None
     loss: float | None
+    done: bool = False
 
 
 class SubmissionState(StrEnum):
@@ -106,8 +124,21 @@ class SubmissionState(StrEnum):
     VOIDED = "voided"
 
 
+class Ending(StrEnum):
+    """How an attempt ended, as its head saw it."""
+
+    FINISHED = "finished"  # status 0, or the target step was reached
+    STOPPED_EARLY = "stopped_early"  # status 0 before the target step
+    FAILED = "failed"
+    NODE_LOST = "node_lost"
+    SAVED = "saved"  # it was asked to save and then ended, to go on in a later attempt
+    TOLD = "told"  # Slurm told the job to end: cancelled, requeued, preempted, or at its limit
+    FENCED = "fenced"
+
+
 class Attempt(Struct, frozen=True):
-    """One start of the run by Slurm, as its own events tell it; `exit_code` is None while it has not ended."""
+    """One start of the run by Slurm, or one restart inside the allocation (1.1 after 1.0), as its own events tell it;
+    `exit_code` is None while it has not ended."""
 
     name: str
     job_id: str
@@ -117,133 +148,24 @@ class Attempt(Struct, frozen=True):
     ended_at: datetime | None = None
     exit_code: int | None = None
     terminated: bool = False  # it was asked to end (SIGTERM) before it ended
+    ending: Ending | None = None
+    failure: str | None = None  # names the same failure again, over attempts
+    progress_step: int | None = None  # of the newest checkpoint when it ended; else the last training step told
+    resume_step: int | None = None
+    nodes: str = ""
     code: dict[str, Any] | None = None  # git commit, dirty flag and diff digest of the working directory
 
 
-class History(Struct, frozen=True):
-    """The events of one run, added up. `submission` counts from 1; 0 means none."""
+def attempt_number(name: str) -> AttemptNumber | None:
+    """`3.1` as (3, 1); None for what is no attempt's name."""
+    match = _ATTEMPT.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
-    record: RunRecord
-    submission: int
-    state: SubmissionState
-    job_id: str | None
-    cluster: str  # where the job is
-    intent_at: datetime | None
-    detail: str  # Slurm's words for REFUSED and UNKNOWN
-    absent_lookups: tuple[datetime, ...]  # start times of answered lookups that found nothing, of this submission
-    cancelled_at: datetime | None
-    observed_end: str | None  # a state of the run, as Slurm told it after the newest attempt
-    not_started: dict[int | None, str]  # task -> why its job ended before the first step, since its newest attempt
-    attempts: tuple[Attempt, ...]  # by task and number
+
+def attempt_name(number: AttemptNumber) -> str:
+    return f"{number[0]}.{number[1]}"
 
 
 def comment_of(run_id: str, submission: int) -> str:
     """What the job's --comment says: the key that lookups search for."""
     return f"fleetctl:{run_id}/{submission}"
-
-
-def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim]) -> History:
-    """Merge what all writers wrote. Their clocks need not agree: kinds and numbers decide, not times."""
-    intents = {int(event.data["submission"]): event for event in events if event.kind is EventKind.INTENT}
-    newest = max(intents, default=0)
-    of_newest = [event for event in events if event.data.get("submission") == newest]
-    kinds = {event.kind: event for event in of_newest}
-    cancel = next((event for event in events if event.kind is EventKind.CANCEL), None)
-    state, job_id, detail = _submission(kinds, claims.get(newest), cancelled=cancel is not None)
-    attempts = _attempts(events)
-    submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
-    return History(
-        record=record,
-        submission=newest,
-        state=state if newest else SubmissionState.NONE,
-        job_id=job_id,
-        cluster=submitted.get("cluster") or record.cluster,
-        intent_at=intents[newest].time if newest else None,
-        detail=detail,
-        absent_lookups=tuple(sorted(e.time for e in of_newest if e.kind is EventKind.LOOKUP_ABSENT)),
-        cancelled_at=cancel.time if cancel else None,
-        observed_end=_observed_end(of_newest, attempts),
-        not_started=_not_started(of_newest, attempts),
-        attempts=attempts,
-    )
-
-
-def _submission(
-    kinds: dict[EventKind, Event], claim: Claim | None, *, cancelled: bool
-) -> tuple[SubmissionState, str | None, str]:
-    """A claim by a job is the strongest word, then a void, then sbatch's answer."""
-    if claim is not None:
-        if claim.job_id is not None:
-            return SubmissionState.SUBMITTED, claim.job_id, ""
-        gone = "the job never reached Slurm"
-        given_up = "cancelled while it was not known whether there is a job; should one start, it ends itself"
-        return SubmissionState.VOIDED, None, given_up if cancelled else gone
-    if EventKind.SUBMITTED in kinds:
-        return SubmissionState.SUBMITTED, str(kinds[EventKind.SUBMITTED].data["job_id"]), ""
-    if EventKind.REFUSED in kinds:
-        return SubmissionState.REFUSED, None, str(kinds[EventKind.REFUSED].data["text"])
-    unknown = kinds.get(EventKind.UNKNOWN)
-    return SubmissionState.UNKNOWN, None, str(unknown.data["text"]) if unknown else "submit ended before sbatch did"
-
-
-def _observed_end(events: list[Event], attempts: tuple[Attempt, ...]) -> str | None:
-    """What Slurm said after the newest attempt: a word about an earlier one says nothing of a requeued run."""
-    said = [event for event in events if event.kind is EventKind.OBSERVED_END]
-    last = max((e for e in said if e.data.get("attempts") == len(attempts)), key=lambda e: e.time, default=None)
-    return None if last is None else str(last.data["state"])
-
-
-def _not_started(events: list[Event], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
-    counts: dict[int | None, int] = {}
-    for attempt in attempts:
-        counts[attempt.task] = counts.get(attempt.task, 0) + 1
-    said = [event.data for event in events if event.kind is EventKind.NOT_STARTED]
-    return {d.get("task"): str(d["why"]) for d in said if d.get("attempts") == counts.get(d.get("task"), 0)}
-
-
-def _attempts(events: tuple[Event, ...]) -> tuple[Attempt, ...]:
-    ends = {(e.data["attempt"], e.data.get("task")): e for e in events if e.kind is EventKind.ATTEMPT_ENDED}
-    attempts = []
-    for event in events:
-        if event.kind is not EventKind.ATTEMPT_STARTED:
-            continue
-        data = event.data
-        end = ends.get((data["attempt"], data.get("task")))
-        attempts.append(
-            Attempt(
-                name=data["attempt"],
-                job_id=data["job_id"],
-                host=data["host"],
-                started_at=event.time,
-                task=data.get("task"),
-                ended_at=end.time if end else None,
-                exit_code=end.data["exit_code"] if end else None,
-                terminated=bool(end and end.data.get("terminated")),
-                code=data.get("code"),
-            )
-        )
-    return tuple(sorted(attempts, key=_order))
-
-
-def _order(attempt: Attempt) -> tuple[int, int, int]:
-    number, _, sub = attempt.name.partition(".")
-    return -1 if attempt.task is None else attempt.task, int(number), int(sub)
-
-
-def last_attempts(history: History) -> dict[int | None, Attempt]:
-    """The newest attempt of each task of a sweep; a plain run has one, under None."""
-    return {attempt.task: attempt for attempt in history.attempts}
-
-
-def ended_well(attempt: Attempt) -> bool:
-    """It ended with status 0 of its own accord: a training that saves when it is told to end has not finished."""
-    return attempt.exit_code == 0 and not attempt.terminated
-
-
-def finished_well(history: History) -> bool | None:
-    """Whether every task's newest attempt ended well, by the run's own record; None: the record does not tell yet."""
-    newest = last_attempts(history)
-    if len(newest) == history.record.tasks and all(map(ended_well, newest.values())):
-        return True
-    failed = any(attempt.exit_code and not attempt.terminated for attempt in newest.values())
-    return False if failed or history.not_started or history.cancelled_at or history.observed_end else None

@@ -21,18 +21,8 @@ from msgspec import Struct
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell, RunDirError, RunUnknown
 from fleetctl.rundir import files
-from fleetctl.rundir.model import (
-    SCHEMA_VERSION,
-    Attempt,
-    Claim,
-    Event,
-    EventKind,
-    History,
-    Progress,
-    RunKind,
-    RunRecord,
-    add_up,
-)
+from fleetctl.rundir.history import History, add_up
+from fleetctl.rundir.model import SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunKind, RunRecord
 
 _LOCK_S = 180.0  # sbatch may take 150 s, and what follows it a moment
 _LOCK_POLL_S = 0.2
@@ -144,7 +134,7 @@ class RunDir(Struct, frozen=True):
         with files.explained(self.path, "read"):
             record = self.record()
             try:
-                events = tuple(self._events())
+                events = self.events()
                 numbers = {int(event.data["submission"]) for event in events if event.kind is EventKind.INTENT}
                 claims = {number: claim for number in numbers if (claim := self.read_claim(number)) is not None}
                 return add_up(record, events, claims)
@@ -153,6 +143,13 @@ class RunDir(Struct, frozen=True):
                     f"{self.path}/events is damaged ({type(error).__name__}: {error})",
                     remedy="once its job has ended, move the run away",
                 ) from None
+
+    def events(self) -> tuple[Event, ...]:
+        """What all writers wrote, in no order.
+
+        :raises ValueError, KeyError: not what fleetctl wrote; `history` says it as a RunDirError.
+        """
+        return tuple(self._events())
 
     def _events(self) -> Iterator[Event]:
         folder = f"{self.path}/events"
@@ -163,9 +160,9 @@ class RunDir(Struct, frozen=True):
                 if (kind := _KINDS.get(raw["kind"])) is not None:  # a newer fleetctl may write more
                     yield Event(datetime.fromisoformat(raw["time"]), kind, raw)
 
-    def progress(self, attempt: Attempt) -> Progress | None:
+    def progress(self, attempt: str, task: int | None) -> Progress | None:
         """What rank 0 of this attempt last wrote; a damaged or foreign file is no progress."""
-        raw = files.read_json(f"{self.attempt_dir(attempt.name, attempt.task)}/progress.json")
+        raw = files.read_json(f"{self.attempt_dir(attempt, task)}/progress.json")
         if not isinstance(raw, dict):
             return None
         step, target, loss = raw.get("training_step"), raw.get("target_step"), raw.get("loss")
@@ -173,6 +170,7 @@ class RunDir(Struct, frozen=True):
             step if isinstance(step, int) else None,
             target if isinstance(target, int) else None,
             _finite(loss),
+            raw.get("done") is True,
         )
 
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from fleetctl.rundir.model import Attempt, History, Progress, RunKind, SubmissionState, last_attempts
+from fleetctl.rundir.history import History, ended_well, last_attempts
+from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState
 from fleetctl.slurm.model import BaseState, Job, StateFlag, has_task
 
 
@@ -29,6 +30,7 @@ class RunState(StrEnum):
     TIMEOUT = "timeout"
     NODE_FAIL = "node_fail"
     PREEMPTED = "preempted"
+    HELD = "held"  # the job side gave up: nothing restarts it until `fleetctl requeue`
     LOST = "lost"  # Slurm has forgotten the job and nothing tells how it ended
     UNKNOWN = "unknown"  # Slurm did not answer, or answered what we do not know
 
@@ -73,6 +75,7 @@ _PRECEDENCE = (
     RunState.RUNNING,
     RunState.COMPLETING,
     RunState.PENDING,
+    RunState.HELD,
     RunState.NODE_FAIL,
     RunState.FAILED,
     RunState.TIMEOUT,
@@ -175,6 +178,8 @@ def _state(history: History, tasks: Sequence[RunState], jobs: Sequence[Job] | No
     if not state.is_finished:
         waiting = (job.reason for job in jobs or () if _of_job(job) is RunState.PENDING)
         return state, next((reason for reason in waiting if reason not in ("", "None")), None)
+    if state is RunState.HELD:
+        return state, next(iter(history.held.values()), None)
     return state, next(iter(history.not_started.values()), None) if state is RunState.FAILED else None
 
 
@@ -182,13 +187,15 @@ def _task_states(history: History, jobs: Sequence[Job] | None) -> list[RunState]
     """One state for each task of a sweep; one for the whole of any other run."""
     heard, newest = jobs is not None, last_attempts(history)
     if history.record.kind is not RunKind.SWEEP:
-        return [_of_job(job) for job in jobs or ()] or [_from_record(history, newest.get(None), None, heard=heard)]
-    seen = {job.id.array_index: _of_job(job) for job in jobs or () if job.id.array_index is not None}
+        seen = [_with_record(_of_job(job), history, None) for job in jobs or ()]
+        return seen or [_from_record(history, newest.get(None), None, heard=heard)]
+    elements = ((job.id.array_index, job) for job in jobs or () if job.id.array_index is not None)
+    seen_of = {index: _with_record(_of_job(job), history, index) for index, job in elements}
     rests = [job for job in jobs or () if job.pending_tasks]
 
     def of_task(task: int) -> RunState:
-        if task in seen:
-            return seen[task]
+        if task in seen_of:
+            return seen_of[task]
         rest = next((job for job in rests if has_task(job.pending_tasks, task)), None)
         return _of_job(rest) if rest else _from_record(history, newest.get(task), task, heard=heard)
 
@@ -208,6 +215,16 @@ def _of_job(job: Job) -> RunState:
     return RunState.COMPLETING
 
 
+def _with_record(state: RunState, history: History, task: int | None) -> RunState:
+    """Slurm's word about an ended job, and what only the record knows: that the run is held, and that the job was
+    cancelled by its own last head, which no user's cancel is."""
+    if history.cancelled_at is None and state.is_finished and task in history.held:
+        return RunState.HELD
+    if state is RunState.CANCELLED and task in history.given_back and history.cancelled_at is None:
+        return _from_record(history, last_attempts(history).get(task), task, heard=True)
+    return state
+
+
 def _from_record(history: History, attempt: Attempt | None, task: int | None, *, heard: bool) -> RunState:
     """How a task that is not in Slurm's answer ended, by the run's own record.
 
@@ -215,9 +232,11 @@ def _from_record(history: History, attempt: Attempt | None, task: int | None, *,
     end); of one element of a sweep its own status tells more. While Slurm was not heard, a bad status is no end: a
     failed or stopped attempt may have been requeued. A wish to cancel is never an end by itself.
     """
+    if task in history.held and history.cancelled_at is None:
+        return RunState.HELD
     clean = None
     if attempt is not None and attempt.exit_code is not None and not attempt.terminated:
-        clean = RunState.FAILED if attempt.exit_code else RunState.COMPLETED
+        clean = RunState.COMPLETED if ended_well(attempt) else RunState.FAILED
     observed = _WORDS.get(history.observed_end or "")
     if clean is not None and observed is not None:
         return clean if history.record.kind is RunKind.SWEEP else observed

@@ -11,11 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from fleetctl.slurm.allocation import Allocation, Step
 from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 
 
 class Slurm(Protocol):
-    """A Slurm cluster. Reads may be repeated at will; `submit` may not."""
+    """A Slurm cluster. Reads may be repeated at will; `submit` and what changes a job may not."""
 
     def version(self) -> str:
         """The version of the commands on this machine, such as `22.05.8`. Contacts no daemon."""
@@ -87,5 +88,83 @@ class Slurm(Protocol):
 
         :raises JobUnknown: Slurm does not know it, or it has ended already: nothing was cancelled.
         :raises SlurmRefused: not the caller's job, or one component of a pending hetjob.
+        """
+        ...
+
+    def allocation(self, job_id: JobId) -> Allocation:
+        """What one job, array element or hetjob component holds now, and how often it has begun again.
+
+        A plain number is the row that has it as its own: of an array that is its last element, of a hetjob its leader.
+        :raises JobUnknown: Slurm does not know it (any more).
+        """
+        ...
+
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        """The steps of a job that have not ended, the batch script's among them; of an array's id, of all elements.
+
+        A hetjob's id means its leader. No steps is also the answer for a job that Slurm does not know. A step whose
+        srun died with its node goes on, and one that spans a dead node stays here until that node is DOWN or back.
+        """
+        ...
+
+    def endpoints(self, nodes: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        """Where the slurmd of each node is reached: (NodeAddr, port), in one query.
+
+        :raises SlurmRefused: no such node, one at least.
+        """
+        ...
+
+    def requeue(self, job_id: JobId) -> None:
+        """Ask that a job that is alive runs again from its start. Ended jobs stay ended, cancelled ones too.
+
+        **No error does not mean that it was requeued**: Slurm says yes and does nothing when the job is pending, has
+        ended, or is requeued already. Compare `allocation(job_id).restarts` with what it was: it rises at once.
+        Never while a node of the job is unresponsive and not yet DOWN: the job would come back without its GPUs
+        (22.05.8). The job begins no sooner than its epilog's end and 1 s more than the credentials' life (121 s).
+        For an array's id, every element that runs is asked.
+        :raises JobUnknown: Slurm does not know it.
+        :raises SlurmRefused: not the caller's job, not a batch job, or `--no-requeue`.
+        """
+        ...
+
+    def requeue_ended(self, job_id: JobId) -> None:
+        """Run an ended job again. **This brings CANCELLED jobs back to life**: Slurm asks nothing.
+
+        Only for a job that the caller has read as FAILED, TIMEOUT, NODE_FAIL or OUT_OF_MEMORY immediately before, with
+        no flag: during its epilog a cancelled job reads COMPLETING or COMPLETED. Never for anything else, and never
+        for an array's id, where every ended element would come back. For what is alive there is `requeue`.
+        :raises JobUnknown: Slurm does not know it (any more: MinJobAge).
+        :raises SlurmRefused: it is pending, not the caller's, not a batch job, or `--no-requeue`.
+        """
+        ...
+
+    def set_excluded(self, job_id: JobId, nodes: str) -> None:
+        """Make `nodes`, a host list, the nodes that a pending job may not use. Replaces what was there; empty clears.
+
+        Every node excluded is accepted: the job then waits for ever (BadConstraints).
+        :raises JobUnknown: Slurm does not know it.
+        :raises SlurmRefused: it is not pending, nor COMPLETING after a requeue, not the caller's, or no such node.
+        """
+        ...
+
+    def start_now(self, job_id: JobId) -> None:
+        """Let a pending job begin as soon as it has its nodes, without the rest of its BeginTime.
+
+        While the job is COMPLETING after a requeue Slurm says yes, and forgets it. Only after every old node has ended
+        its epilog or is proved dead: BeginTime is what keeps two attempts apart.
+        :raises JobUnknown: Slurm does not know it.
+        :raises SlurmRefused: it runs or has ended, or is not the caller's.
+        """
+        ...
+
+    def kill_step(self, step_id: str) -> None:
+        """SIGKILL every task of a numbered step (`Step.id`), at once, and end its `srun` if that lives.
+
+        Returns before the step is gone. Tried on 22.05.8 with tasks that ignore SIGTERM: all of them on living nodes
+        were dead within 0.1 s, with the srun alive or killed, and with a dead node in the step (the first node, too).
+        Such a step stays in `steps` until that node is DOWN or back, and its srun ends 7 s later.
+        :raises ValueError: not the id of a numbered step; `12` would be the whole job. Nothing was done.
+        :raises JobUnknown: there is no such step (any more). Of a pending job Slurm says yes.
+        :raises SlurmRefused: not the caller's job.
         """
         ...

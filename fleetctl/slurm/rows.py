@@ -70,27 +70,27 @@ def parse_squeue(text: str, mark: str) -> tuple[Job, ...]:
 def _job(row: list[str]) -> Job:
     return Job(
         id=_job_id(row[0]),
-        raw_id=_required_int(row[20], "raw job id"),
+        raw_id=required_int(row[20], "raw job id"),
         pending_tasks=parse_pending_tasks(row[0]),
         name=row[1],
         user=row[2],
         state=_state(row[3]),
-        reason=_text(row[4]),
+        reason=read_text(row[4]),
         comment="" if row[5] == "(null)" else row[5],
         partition=row[6],
-        account=_text(row[7]),
-        node_list=_text(row[8]),
-        node_count=_count(row[9]),
-        submit_time=_time(row[10]),
-        start_time=_time(row[11]),
-        end_time=_time(row[12]),
+        account=read_text(row[7]),
+        node_list=read_text(row[8]),
+        node_count=read_count(row[9]),
+        submit_time=read_time(row[10]),
+        start_time=read_time(row[11]),
+        end_time=read_time(row[12]),
         time_limit_s=parse_time_limit(row[13]),
-        command=_text(row[14]),
-        work_dir=_text(row[15]),
-        dependency=_text(row[16]),
-        excluded_nodes=_text(row[17]),
-        priority=_count(row[18]),
-        gres_per_node=_text(row[19]),
+        command=read_text(row[14]),
+        work_dir=read_text(row[15]),
+        dependency=read_text(row[16]),
+        excluded_nodes=read_text(row[17]),
+        priority=read_count(row[18]),
+        gres_per_node=read_text(row[19]),
     )
 
 
@@ -105,22 +105,22 @@ def parse_sacct(text: str, mark: str) -> tuple[JobRecord, ...]:
 def _record(row: list[str]) -> JobRecord:
     return JobRecord(
         id=_job_id(row[0]),
-        raw_id=_required_int(row[15], "raw job id"),
+        raw_id=required_int(row[15], "raw job id"),
         pending_tasks=parse_pending_tasks(row[0]),
         name=row[1],
         user=row[2],
         state=_state(row[3]),
         exit_code=_exit_code(row[4]),
         derived_exit_code=_exit_code(row[5]),
-        submit_time=_time(row[6]),
-        start_time=_time(row[7]),
-        end_time=_time(row[8]),
-        elapsed_s=_count(row[9]),
+        submit_time=read_time(row[6]),
+        start_time=read_time(row[7]),
+        end_time=read_time(row[8]),
+        elapsed_s=read_count(row[9]),
         partition=row[10],
         account=row[11],
-        node_list=_text(row[12]),
+        node_list=read_text(row[12]),
         comment=row[13],
-        db_index=_count(row[14]),
+        db_index=read_count(row[14]),
     )
 
 
@@ -133,7 +133,7 @@ def parse_sinfo_nodes(text: str, mark: str) -> tuple[Node, ...]:
     partitions: dict[str, list[str]] = {}
     for row in split_rows(text, mark, len(SINFO_NODE_FIELDS)):
         rows[row[0]] = row
-        if _text(row[9]):
+        if read_text(row[9]):
             partitions.setdefault(row[0], []).append(row[9])
     return tuple(_node(row, tuple(partitions.get(name, ()))) for name, row in rows.items())
 
@@ -144,14 +144,14 @@ def _node(row: list[str], partitions: tuple[str, ...]) -> Node:
         name=row[0],
         base_state=base.rstrip("*$~#!%@^-"),  # sinfo.1, node state codes: suffixes that repeat a flag
         flags=frozenset(flags),
-        reason=_text(row[6]),
-        reason_user=_text(row[7]),
-        reason_time=_time(row[8]),
+        reason=read_text(row[6]),
+        reason_user=read_text(row[7]),
+        reason_time=read_time(row[8]),
         gpus=count_gpus(row[2]),
         gpus_used=count_gpus(row[3]),
-        gres=_text(row[2]),
-        cpus=_count(row[4]),
-        memory_mib=_count(row[5]),
+        gres=read_text(row[2]),
+        cpus=read_count(row[4]),
+        memory_mib=read_count(row[5]),
         partitions=partitions,
     )
 
@@ -170,7 +170,7 @@ def parse_sinfo_partitions(text: str, mark: str) -> tuple[Partition, ...]:
             state=state.upper(),
             max_time_s=parse_time_limit(limit),
             default_time_s=parse_time_limit(default),
-            node_count=(before.node_count if before else 0) + (_count(nodes) or 0),
+            node_count=(before.node_count if before else 0) + (read_count(nodes) or 0),
         )
     return tuple(found.values())
 
@@ -186,7 +186,7 @@ def count_gpus(gres: str) -> int:
     for part in plain.split(","):
         words = part.split(":")
         if words[0] == "gpu":
-            total += _count(words[-1]) or (1 if len(words) == 1 else 0)
+            total += read_count(words[-1]) or (1 if len(words) == 1 else 0)
     return total
 
 
@@ -215,17 +215,17 @@ def _job_id(text: str) -> JobId:
         raise CannotTell(f"Slurm's reply cannot be read: {error}") from None
 
 
-def _required_int(text: str, what: str) -> int:
+def required_int(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise CannotTell(f"Slurm's reply cannot be read: {text[:80]!r} is no {what}")
     return int(text)
 
 
-def _text(text: str) -> str:
+def read_text(text: str) -> str:
     return "" if text in _NONE else text
 
 
-def _count(text: str) -> int | None:
+def read_count(text: str) -> int | None:
     """A count as Slurm prints it: `12`, `1K`; None when there is none."""
     factor = _UNIT.get(text[-1:], 1)
     digits = text[:-1] if factor > 1 else text
@@ -233,7 +233,7 @@ def _count(text: str) -> int | None:
 
 
 @lru_cache(maxsize=_REPEATS)
-def _time(text: str) -> datetime | None:
+def read_time(text: str) -> datetime | None:
     """Epoch seconds; None for 0 and for a word: N/A, Unknown, NONE (the end of a job without a limit).
 
     :raises CannotTell: a time in another form, so that it is never taken for none.
@@ -247,5 +247,5 @@ def _time(text: str) -> datetime | None:
 
 def _exit_code(text: str) -> tuple[int, int] | None:
     status, colon, signal = text.partition(":")
-    both = (_count(status), _count(signal)) if colon else (None, None)
+    both = (read_count(status), read_count(signal)) if colon else (None, None)
     return (both[0], both[1]) if both[0] is not None and both[1] is not None else None

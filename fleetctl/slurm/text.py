@@ -7,75 +7,39 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import Struct
-
 from fleetctl import process
-from fleetctl.errors import (
-    CannotTell,
-    JobUnknown,
-    ProcessTimeout,
-    ProgramMissing,
-    SlurmMissing,
-    SlurmRefused,
-    SlurmUnreachable,
-)
-from fleetctl.slurm.model import SBATCH_LIMIT_S, AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
+from fleetctl.errors import CannotTell, JobUnknown, SlurmMissing, SlurmRefused, SlurmUnreachable
+from fleetctl.slurm.allocation import Allocation, Step
+from fleetctl.slurm.commands import REMEDY, Commands, Limits
+from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config
 
-# Kept although they begin with SLURM_: they say which cluster, and who we are there.
-_KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
-# Of another job, or options of a command in disguise: an inherited SLURM_CPUS_PER_TASK ends srun, SBATCH_* beats the
-# script's directives, SQUEUE_FORMAT and SACCT_FORMAT change what we read (environment sections of the man pages).
-_SCRUBBED = (
-    "SLURM_",
-    "SLURMD_",
-    "PMI",
-    "SBATCH_",
-    "SQUEUE_",
-    "SACCT_",
-    "SINFO_",
-    "SCANCEL_",
-    "SCONTROL_",
-    "SALLOC_",
-    "SRUN_",
-)
-# Epoch seconds: the same instant in every time zone, and no hour that occurs twice in autumn (strftime(3), %s).
-_QUERY_ENVIRON = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-
-_REMEDY = "load the site's Slurm module, or go to a login node"
-
-
-class Limits(Struct, frozen=True):
-    """How long a command may take, in seconds."""
-
-    submit_s: int = SBATCH_LIMIT_S
-    query_s: float = 60.0  # a hung controller makes squeue give up by itself after 20 s (2 x MessageTimeout)
-    accounting_s: float = 120.0
+_NODES_BY_NAME = 1000  # more are picked out of all nodes: one argument of a program holds 128 KiB (execve(2))
 
 
 class TextSlurm:
     """Slurm by its commands; see slurm.port.Slurm for the contracts."""
 
     def __init__(self, environ: Mapping[str, str], limits: Limits = Limits()) -> None:
-        self._submit_environ = scrubbed(environ)
-        self._query_environ = self._submit_environ | _QUERY_ENVIRON
-        self._limits = limits
+        self._commands = Commands(environ, limits)
 
     def version(self) -> str:
-        said = self._run(("sbatch", "--version"), self._limits.query_s)
+        said = self._commands.run(("sbatch", "--version"), self._commands.limits.query_s)
         return said.stdout.split()[-1] if said.stdout.split() else ""
 
     def ping(self) -> None:
-        self._query("scontrol", "ping")
+        self._commands.query("scontrol", "ping")
 
     def submit(
         self, script: Path, *, stdout: Path, stderr: Path, cwd: Path, extra_args: Sequence[str] = ()
     ) -> SubmitAnswer:
-        if not _installed("sbatch", self._submit_environ):
-            raise SlurmMissing("sbatch is not on PATH", remedy=_REMEDY)
+        if not self._commands.is_installed("sbatch"):
+            raise SlurmMissing("sbatch is not on PATH", remedy=REMEDY)
         # `timeout` bounds it even when we are dead; --parsable is unknown to some sites' wrappers (dask-jobqueue#227).
-        argv = ("timeout", "--signal=KILL", str(self._limits.submit_s), "sbatch", *extra_args, str(script))
-        returncode = process.run_into_files(argv, stdout=stdout, stderr=stderr, env=self._submit_environ, cwd=cwd)
+        argv = ("timeout", "--signal=KILL", str(self._commands.limits.submit_s), "sbatch", *extra_args, str(script))
+        returncode = process.run_into_files(
+            argv, stdout=stdout, stderr=stderr, env=self._commands.submit_environ, cwd=cwd
+        )
         return classify_submit(returncode, _read(stdout), _read(stderr))
 
     def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
@@ -86,7 +50,7 @@ class TextSlurm:
         argv += [f"--user={user}"] if user is not None else []
         argv += [f"--jobs={','.join(sorted({str(wanted.base) for wanted in ids}))}"] if ids else []
         try:
-            said = self._query("squeue", *argv)
+            said = self._commands.query("squeue", *argv)
         except JobUnknown:  # squeue -j of one unknown id has status 1; of two unknown ids, status 0 and no rows
             return ()
         if "Invalid user" in said.stderr:  # status 0, and no rows
@@ -103,7 +67,7 @@ class TextSlurm:
         argv += [f"--starttime={start}", f"--format={','.join(rows.SACCT_FIELDS)}"]
         argv += [f"--user={user}"] if user is not None else ["--allusers"]
         argv += [f"--jobs={','.join(sorted({str(wanted.base) for wanted in ids}))}"] if ids else []
-        said = self._query("sacct", *argv, timeout_s=self._limits.accounting_s)
+        said = self._commands.query("sacct", *argv, timeout_s=self._commands.limits.accounting_s)
         if "accounting storage is disabled" in said.stderr or "Invalid user" in said.stderr:
             raise SlurmRefused(said.returncode, one_line(said.stderr))
         return rows.parse_sacct(said.stdout, mark)
@@ -112,12 +76,11 @@ class TextSlurm:
         from fleetctl.slurm import rows
 
         mark = _mark()
-        fields = ",".join(f"{name}:{mark}" for name in rows.SINFO_NODE_FIELDS[:-1]) + f",{rows.SINFO_NODE_FIELDS[-1]}:"
-        said = self._query("sinfo", "--noheader", "--all", "--Node", f"--Format={fields}")
+        said = self._commands.query("sinfo", "--noheader", "--all", "--Node", _format(rows.SINFO_NODE_FIELDS, mark))
         return rows.parse_sinfo_nodes(said.stdout, mark)
 
     def address(self, node: str) -> str:
-        said = self._query("sinfo", "--noheader", "--all", "--Node", f"--nodes={node}", "--format=%o")
+        said = self._commands.query("sinfo", "--noheader", "--all", "--Node", f"--nodes={node}", "--format=%o")
         if not said.stdout.strip():  # status 0 for an unknown node
             raise SlurmRefused(said.returncode, one_line(said.stderr) or f"no node {node}")
         return said.stdout.split()[0]
@@ -126,15 +89,17 @@ class TextSlurm:
         from fleetctl.slurm import rows
 
         mark = _mark()
-        said = self._query("sinfo", "--noheader", "--all", f"--format={mark.join(rows.SINFO_PARTITION_FIELDS)}")
+        said = self._commands.query(
+            "sinfo", "--noheader", "--all", f"--format={mark.join(rows.SINFO_PARTITION_FIELDS)}"
+        )
         return rows.parse_sinfo_partitions(said.stdout, mark)
 
     def config(self) -> Mapping[str, str]:
-        return parse_config(self._query("scontrol", "show", "config").stdout)
+        return parse_config(self._commands.query("scontrol", "show", "config").stdout)
 
     def admin_level(self, user: str) -> AdminLevel:
         argv = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"name={user}", "format=AdminLevel")
-        said = self._query(*argv, timeout_s=self._limits.accounting_s)
+        said = self._commands.query(*argv, timeout_s=self._commands.limits.accounting_s)
         if "not running a supported accounting_storage plugin" in said.stderr:
             raise SlurmRefused(said.returncode, one_line(said.stderr))
         words = said.stdout.split()
@@ -142,40 +107,75 @@ class TextSlurm:
 
     def cancel(self, job_id: JobId) -> None:
         # Without -v an unknown job is silent and has status 0.
-        said = self._query("scancel", "--verbose", str(job_id))
+        said = self._commands.query("scancel", "--verbose", str(job_id))
         error = command_error(said.returncode, said.stdout, said.stderr)
         if isinstance(error, JobUnknown | SlurmUnreachable):
             raise error
 
-    def _query(self, *argv: str, timeout_s: float | None = None) -> process.Completed:
-        said = self._run(argv, timeout_s or self._limits.query_s)
-        if said.returncode != 0:
-            raise command_error(said.returncode, said.stdout, said.stderr)
-        return said
+    def allocation(self, job_id: JobId) -> Allocation:
+        from fleetctl.slurm import running
 
-    def _run(self, argv: Sequence[str], timeout_s: float) -> process.Completed:
-        self._check_conf()
+        mark = _mark()
+        argv = ["--noheader", "--all", "--states=all", f"--jobs={job_id.base}"]
         try:
-            return process.run(argv, timeout_s=timeout_s, env=self._query_environ)
-        except ProcessTimeout as error:
-            raise SlurmUnreachable(f"Slurm does not answer: {error}") from None
-        except ProgramMissing as error:
-            raise SlurmMissing(str(error), remedy=_REMEDY) from None
+            said = self._commands.query("squeue", *argv, _format(running.ALLOCATION_FIELDS, mark))
+        except JobUnknown as error:
+            raise JobUnknown(f"Slurm does not know this job: {job_id}") from error
+        row = running.find_allocation(said.stdout, mark, job_id)
+        shown = ""
+        if running.has_nodes(row):  # only scontrol knows the GPUs that a job really has
+            argv = ["show", "job", running.single_id(row), "--details", "--oneliner"]
+            shown = self._commands.query("scontrol", *argv).stdout
+        return running.parse_allocation(row, shown)
 
-    def _check_conf(self) -> None:
-        """Slurm's commands try for 60 s to read a configuration that is not there."""
-        conf = self._query_environ.get("SLURM_CONF")
-        if conf and not Path(conf).exists():
-            raise SlurmMissing(f"SLURM_CONF names {conf}, which does not exist", remedy="unset it, or mend its path")
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        from fleetctl.slurm import running
+
+        asked = str(job_id)
+        if job_id.het_offset is not None:  # squeue would answer with the leader's steps
+            asked = str(self.allocation(job_id).raw_id)
+        mark = _mark()
+        argv = ["--noheader", "--all", "--steps", f"--jobs={asked}", _format(running.STEP_FIELDS, mark)]
+        return running.parse_steps(self._commands.query("squeue", *argv).stdout, mark)
+
+    def endpoints(self, nodes: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        from fleetctl.slurm import running
+
+        if not nodes:
+            return {}
+        mark = _mark()
+        names = [f"--nodes={','.join(nodes)}"] if len(nodes) <= _NODES_BY_NAME else []
+        argv = ["--noheader", "--all", "--Node", *names, _format(running.ENDPOINT_FIELDS, mark)]
+        said = self._commands.query("sinfo", *argv)
+        found = running.parse_endpoints(said.stdout, mark, nodes)
+        if missing := sorted(set(nodes) - set(found)):  # status 0, and no row
+            raise SlurmRefused(said.returncode, one_line(said.stderr) or f"no node {', '.join(missing[:5])}")
+        return found
+
+    def requeue(self, job_id: JobId) -> None:
+        self._commands.query("scontrol", "requeue", "Incomplete", str(job_id))
+
+    def requeue_ended(self, job_id: JobId) -> None:
+        self._commands.query("scontrol", "requeue", str(job_id))
+
+    def set_excluded(self, job_id: JobId, nodes: str) -> None:
+        self._commands.query("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}")
+
+    def start_now(self, job_id: JobId) -> None:
+        self._commands.query("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
+    def kill_step(self, step_id: str) -> None:
+        from fleetctl.slurm import running
+
+        # Not --signal=KILL: scancel would ask each node by itself, 6 s when one is dead, and the srun would not end.
+        said = self._commands.run(("scancel", running.check_step_id(step_id)), self._commands.limits.query_s)
+        if said.returncode != 0:  # the low byte of Slurm's errno, such as 225: no signal
+            raise command_error(min(said.returncode, 1), said.stdout, said.stderr)
 
 
-def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what belongs to another Slurm job, or would change what a Slurm command does."""
-    return {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_SCRUBBED)}
-
-
-def _installed(command: str, environ: Mapping[str, str]) -> bool:
-    return any(os.access(Path(folder, command), os.X_OK) for folder in os.get_exec_path(environ))
+def _format(fields: Sequence[str], mark: str) -> str:
+    """`--Format` with the mark after every field but the last: `Name:MARK` sets no width, so that nothing is cut."""
+    return f"--Format={','.join(f'{name}:{mark}' for name in fields[:-1])},{fields[-1]}:"
 
 
 def _only(jobs: Sequence[Job], ids: Sequence[JobId]) -> tuple[Job, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fleetctl.clock import Clock
 from fleetctl.errors import FleetctlError, SlurmUnreachable
+from fleetctl.slurm.allocation import Allocation, Step
 from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Retrying:
-    """Tries reads again while Slurm is unreachable. Never `submit`, and never `cancel`, whose answer would change."""
+    """Tries reads again while Slurm is unreachable. Never `submit`, nor what changes a job."""
 
     def __init__(self, slurm: Slurm, clock: Clock, attempts: int = 2, pause_s: float = 1.0) -> None:
         self._slurm = slurm
@@ -60,6 +61,30 @@ class Retrying:
 
     def cancel(self, job_id: JobId) -> None:
         self._slurm.cancel(job_id)
+
+    def allocation(self, job_id: JobId) -> Allocation:
+        return self._again(lambda: self._slurm.allocation(job_id))
+
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        return self._again(lambda: self._slurm.steps(job_id))
+
+    def endpoints(self, nodes: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        return self._again(lambda: self._slurm.endpoints(nodes))
+
+    def requeue(self, job_id: JobId) -> None:
+        self._slurm.requeue(job_id)
+
+    def requeue_ended(self, job_id: JobId) -> None:
+        self._slurm.requeue_ended(job_id)
+
+    def set_excluded(self, job_id: JobId, nodes: str) -> None:
+        self._slurm.set_excluded(job_id, nodes)
+
+    def start_now(self, job_id: JobId) -> None:
+        self._slurm.start_now(job_id)
+
+    def kill_step(self, step_id: str) -> None:
+        self._slurm.kill_step(step_id)
 
     def _again(self, call: Callable[[], Value]) -> Value:
         for _ in range(self._attempts - 1):
@@ -117,7 +142,33 @@ class Logged:
         return self._timed(f"admin_level user={user}", lambda: self._slurm.admin_level(user), str)
 
     def cancel(self, job_id: JobId) -> None:
-        self._timed(f"cancel job={job_id}", lambda: self._slurm.cancel(job_id), lambda _: "asked")
+        self._timed(f"cancel job={job_id}", lambda: self._slurm.cancel(job_id), _asked)
+
+    def allocation(self, job_id: JobId) -> Allocation:
+        return self._timed(f"allocation job={job_id}", lambda: self._slurm.allocation(job_id), repr)
+
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        return self._timed(f"steps job={job_id}", lambda: self._slurm.steps(job_id), _rows)
+
+    def endpoints(self, nodes: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        what = f"endpoints nodes={len(nodes)}"
+        return self._timed(what, lambda: self._slurm.endpoints(nodes), lambda found: f"{len(found)} nodes")
+
+    def requeue(self, job_id: JobId) -> None:
+        self._timed(f"requeue job={job_id}", lambda: self._slurm.requeue(job_id), _asked)
+
+    def requeue_ended(self, job_id: JobId) -> None:
+        self._timed(f"requeue_ended job={job_id}", lambda: self._slurm.requeue_ended(job_id), _asked)
+
+    def set_excluded(self, job_id: JobId, nodes: str) -> None:
+        what = f"set_excluded job={job_id} nodes={nodes or '-'}"
+        self._timed(what, lambda: self._slurm.set_excluded(job_id, nodes), _asked)
+
+    def start_now(self, job_id: JobId) -> None:
+        self._timed(f"start_now job={job_id}", lambda: self._slurm.start_now(job_id), _asked)
+
+    def kill_step(self, step_id: str) -> None:
+        self._timed(f"kill_step step={step_id}", lambda: self._slurm.kill_step(step_id), _asked)
 
     def _timed(self, what: str, call: Callable[[], Value], show: Callable[[Value], str]) -> Value:
         began_s = self._clock.monotonic_s()
@@ -135,3 +186,7 @@ class Logged:
 
 def _rows(found: Sequence[object]) -> str:
     return f"{len(found)} rows"
+
+
+def _asked(_: None) -> str:
+    return "asked"

@@ -128,7 +128,10 @@ Mount = Annotated[
 class Resources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one component asks of Slurm."""
 
-    nodes: Annotated[Count, Meta(description="Nodes.")] = 1
+    nodes: Annotated[Count, Meta(description="Nodes that the training uses.")] = 1
+    spare_nodes: Annotated[
+        int, Meta(ge=0, le=MAX_COUNT, description="Nodes beside them, kept warm for when one of them dies.")
+    ] = 0
     gpus_per_node: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="GPUs on each node.")] = 0
     gpu_type: Annotated[GpuType | None, Meta(description="The GPUs' type, as the site's Slurm names it.")] = None
     cpus_per_task: Annotated[Count | None, Meta(description="CPU cores for each task.")] = None

@@ -32,6 +32,7 @@ def check(spec: Section, problems: Problems) -> None:
         _check_torchrun_program(starter, path, problems)
     _check_sweep(spec, problems)
     _check_chain(spec, problems)
+    _check_spares(spec, problems)
     starters = [spec, *(group for _, group in groups_of(spec))]
     if "container" in spec.places and any(one.values.get("launch") is Launcher.COMMAND for one in starters):
         text = "expected no container under launch: command, which starts srun itself: give srun the container"
@@ -165,6 +166,24 @@ def _check_chain(spec: Section, problems: Problems) -> None:
     timed = [section for _, section in _all_resources(spec) if "time" in section.places]
     if not timed and (resources is None or isinstance(resources, Section)):
         problems.add(place, "recovery.chain", "expected resources.time beside it: without a limit there is no chain")
+
+
+def _check_spares(spec: Section, problems: Problems) -> None:
+    """A spare node takes a dead one's place in a step that fleetctl starts again: something must allow and do that."""
+    for path, resources in _all_resources(spec):
+        if not resources.values.get("spare_nodes"):
+            continue
+        place, where = resources.places["spare_nodes"], f"{path}.spare_nodes"
+        recovery = spec.values.get("recovery")
+        requeue = recovery.values.get("requeue") if isinstance(recovery, Section) else None
+        if "groups" in spec.places:
+            problems.add(place, where, "expected no spare nodes beside groups: Slurm gives each group nodes of its own")
+        elif spec.values.get("launch") is Launcher.COMMAND:
+            text = "expected no spare nodes under launch: command, which starts srun itself and would use them"
+            problems.add(place, where, text)
+        elif requeue is False or (requeue is None and "checkpoint" not in spec.places):
+            text = "expected a checkpoint section or recovery.requeue: true beside it: else nothing is started again"
+            problems.add(place, where, text)
 
 
 def _check_switches(resources: Section, path: str, problems: Problems) -> None:

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell, JobUnknown
-from fleetctl.rundir.model import EventKind, History, SubmissionState, comment_of
+from fleetctl.rundir.history import History
+from fleetctl.rundir.model import EventKind, SubmissionState, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.rundir.view import jobs_of, queue_of, view
 from fleetctl.slurm.model import JobId

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from fleetctl.rundir.model import History, comment_of
+from fleetctl.rundir.history import History
+from fleetctl.rundir.model import comment_of
 from fleetctl.slurm.model import SBATCH_LIMIT_S, Job
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fleetctl.errors import CannotTell, SubmissionUnknown, UsageError
-from fleetctl.rundir.model import History, SubmissionState
+from fleetctl.rundir.history import History
+from fleetctl.rundir.model import SubmissionState
 from fleetctl.rundir.store import Index, RunDir
 from fleetctl.rundir.view import Queue, RunState, jobs_of, queue_of, view
 from fleetctl.submission.plan import Dependencies

@@ -11,13 +11,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from fleetctl.errors import UsageError
-from fleetctl.render import Context, Style, parts, render, sweep_size
-from fleetctl.rundir.model import RunKind, comment_of
+from fleetctl.render.script import Context, parts, render, sweep_size
+from fleetctl.render.steps import Style
+from fleetctl.rundir import files
+from fleetctl.rundir.model import RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import Recovery, Spec
-from fleetctl.spec.record import spec_to_builtins
+from fleetctl.spec.record import record_as_yaml, spec_to_builtins
 from fleetctl.submission.templates import template_environment
 from fleetctl.version import VERSION
 
@@ -57,6 +59,18 @@ def read_plan(source: Path, overrides: Sequence[str], environ: Mapping[str, str]
     folder = source.absolute().parent
     workdir = folder / spec.workdir if spec.workdir is not None else folder
     return Plan(spec, text, source.absolute(), workdir)
+
+
+def recorded_plan(run: RunDir, record: RunRecord) -> Plan:
+    """What was submitted as this run: spec.json, whatever has become of the user's file since.
+
+    :raises RunDirError: spec.json is missing or cannot be read.
+    :raises SpecError: it is not valid for this version.
+    """
+    path = run.path / "spec.json"
+    with files.explained(path, "read"):
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    return Plan(load_spec(record_as_yaml(text), str(path)), text, Path(record.spec_source), Path(record.workdir))
 
 
 def spec_digest(plan: Plan, user: str) -> str:

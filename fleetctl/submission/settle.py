@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell
-from fleetctl.rundir.model import EventKind, History, SubmissionState
+from fleetctl.rundir.history import History
+from fleetctl.rundir.model import EventKind, SubmissionState
 from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.model import Accepted, Refused
 from fleetctl.slurm.parse import classify_submit

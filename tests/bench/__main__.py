@@ -19,6 +19,7 @@ from fleetctl.rundir.model import EventKind, RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
+from tests.bench import checkpoint
 from tests.bench.measure import Row, alternate, cpu_ms, table
 from tests.support import ROOT, Cli
 
@@ -105,7 +106,7 @@ def render_ms(spec: Path, environ: dict[str, str]) -> float:
     code = (
         "import sys, time\n"
         "from tests.golden.test_scripts import script_of, Style\n"
-        "from fleetctl.render import Context, render\n"
+        "from fleetctl.render.script import Context, render\n"
         "from fleetctl.spec.load import load_spec\n"
         "from fleetctl.submission.templates import template_environment\n"
         "spec = load_spec(open(sys.argv[1]).read(), 'x')\n"
@@ -168,8 +169,10 @@ def main() -> int:
     with a_cluster() as (cli, folder):
         cli("cluster", "probe", "--no-test-job")
         rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), bench_ls(cli)]
+    rows += checkpoint.rows()
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
+    print("Checkpoints: time of the wall clock.")
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -1,5 +1,7 @@
 """What every adapter of the port must do, on a real cluster: one method per promise of slurm.port.
 
+What changes a job that is there already, and what it runs, is in tests/contract/control.py.
+
 An adapter's test class inherits SlurmContract and gives it a `slurm` fixture; nothing here knows which one it is.
 `submit_job` reads no id that the adapter did not answer.
 """
@@ -77,8 +79,8 @@ class Submitter:
         return job.state.base
 
 
-class SlurmContract:
-    """Inherit, and give the fixtures `slurm` and `user`."""
+class Submits:
+    """Gives the fixture `submit`, over the fixture `slurm`."""
 
     @pytest.fixture
     def submit(self, slurm: Slurm, tmp_path: Path) -> Iterator[Submitter]:
@@ -89,6 +91,10 @@ class SlurmContract:
                 slurm.cancel(job_id)
             except (JobUnknown, SlurmRefused):
                 continue
+
+
+class SlurmContract(Submits):
+    """Inherit, and give the fixtures `slurm` and `user`."""
 
     def test_a_cluster_that_is_up_answers_a_ping(self, slurm: Slurm) -> None:
         slurm.ping()

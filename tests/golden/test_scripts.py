@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleetctl.render import Context, Style, render
+from fleetctl.render.script import Context, render
+from fleetctl.render.steps import Style
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
 from fleetctl.spec.load import load_spec
 from fleetctl.submission.templates import template_environment

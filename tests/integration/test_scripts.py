@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleetctl.render import Context, Style, render
+from fleetctl.render.script import Context, render
+from fleetctl.render.steps import Style
 from fleetctl.sandbox.cluster import Sandbox
 from fleetctl.spec.model import Launcher, Resources, Spec, Sweep
 from fleetctl.submission.templates import template_environment

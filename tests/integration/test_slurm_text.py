@@ -14,11 +14,12 @@ from fleetctl import process
 from fleetctl.errors import SlurmMissing, SlurmUnreachable
 from fleetctl.sandbox.model import SandboxConfig
 from fleetctl.slurm import profile
+from fleetctl.slurm.commands import Limits
 from fleetctl.slurm.connect import connect
 from fleetctl.slurm.model import Accepted, AdminLevel, BaseState, JobId, NotSent, SubmitAnswer, Unknown
 from fleetctl.slurm.port import Slurm
 from fleetctl.slurm.prove import prove_comments
-from fleetctl.slurm.text import Limits, TextSlurm
+from fleetctl.slurm.text import TextSlurm
 from tests.contract.slurm import CLOCK, SLEEPER, SlurmContract, Submitter, until
 from tests.integration.conftest import MakeSandbox
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetctl.errors import CannotTell, FleetctlError
-from fleetctl.slurm import hosts, rows
+from fleetctl.slurm import hosts, rows, running
 from fleetctl.slurm.model import Accepted, JobId, JobState, NotSent, Refused, Unknown, has_task
 from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config, parse_sbatch_id
 from fleetctl.slurm.reasons import explain
@@ -81,7 +81,7 @@ def test_a_state_is_always_read_and_only_known_words_end_a_job(text: str) -> Non
     assert not (state.is_terminal and state.unknown)
 
 
-@given(outputs, st.sampled_from([rows.parse_squeue, rows.parse_sacct, rows.parse_sinfo_nodes]))
+@given(outputs, st.sampled_from([rows.parse_squeue, rows.parse_sacct, rows.parse_sinfo_nodes, running.parse_steps]))
 def test_rows_are_read_or_cannot_be_told(text: str, parse: object) -> None:
     with contextlib.suppress(CannotTell):
         assert callable(parse)
@@ -104,6 +104,34 @@ def test_whatever_users_write_every_row_comes_back_whole(jobs: list[tuple[int, s
     found = rows.parse_squeue(text, MARK)
     assert [(job.id.base, job.name) for job in found] == [(number, name) for number, name, _ in jobs]
     assert [job.comment for job in found] == ["" if free == "(null)" else free for _, _, free in jobs]
+
+
+KEYS = [" JobName=", " UserId=", " WCKey=", " JobState=", " JOB_GRES=gpu:99 ", " MinCPUsNode=", " ", "\n", "(null)"]
+fields = st.lists(st.one_of(st.sampled_from(KEYS), st.text(max_size=3)), max_size=9).map("".join)
+
+
+@given(
+    fields, fields, fields, fields, st.sampled_from([(" JOB_GRES=gpu:16 ", 16), (" JOB_GRES=(null) ", 0), ("", None)])
+)
+def test_no_text_of_a_user_forges_what_a_job_holds(
+    name: str, wckey: str, network: str, comment: str, truth: tuple[str, int | None]
+) -> None:
+    gres, gpus = truth
+    shown = (
+        f"JobId=7 ArrayJobId=6 ArrayTaskId=1 JobName={name} UserId=u(1) Account=a QOS=q WCKey={wckey} JobState=RUNNING "
+        f"CoreSpec=*{gres}  Nodes=n1 MinCPUsNode=1 Network={network} Command=/x Comment={comment} Power=\n"
+    )
+    fixed = ["7", "6", "1", "N/A", "N/A", "RUNNING", "0", "n1", "n1", "cpu=1", "1", "1", "N/A"]
+    row = [*fixed, name, wckey, "7"]
+    text = MARK.join(row) + "\n"
+    assert running.find_allocation(text, MARK, JobId(6, array_index=1)) == row
+    assert running.parse_allocation(row, shown).gpus == gpus
+
+
+@given(outputs, fields)
+def test_whatever_scontrol_shows_an_allocation_is_read(shown: str, name: str) -> None:
+    row = ["7", "6", "1", "N/A", "N/A", "RUNNING", "0", "n1", "n1", "cpu=1", "1", "1", "N/A", name, "(null)", "7"]
+    assert running.parse_allocation(row, shown).node_list == "n1"
 
 
 @given(st.text(st.sampled_from("n1029[]-,!&^@%: x"), max_size=20))

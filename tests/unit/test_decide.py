@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from fleetctl.rundir.model import History, RunKind, RunRecord, SubmissionState
+from fleetctl.rundir.history import History
+from fleetctl.rundir.model import RunKind, RunRecord, SubmissionState
 from fleetctl.slurm.model import Job, JobId, JobState
 from fleetctl.submission.decide import Absent, Found, Policy, StillUnknown, judge
 

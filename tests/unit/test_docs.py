@@ -19,25 +19,28 @@ import pytest
 from click.testing import CliRunner
 
 import fleetctl
+from fleetctl.checkpoint.model import Level, Validity
 from fleetctl.cli.app import _INTERNAL_EXIT_CODE, cli, run
 from fleetctl.cli.runs import exit_code_of
 from fleetctl.errors import INTERRUPTED_EXIT_CODE, exit_codes
 from fleetctl.launch.environment import rendezvous, run_environment
 from fleetctl.launch.model import JobIdentity
-from fleetctl.render import _RANKS
-from fleetctl.rundir.model import Claim, EventKind, RunKind, RunRecord, add_up
+from fleetctl.render.steps import _RANKS
+from fleetctl.rundir.history import add_up
+from fleetctl.rundir.model import Claim, EventKind, RunKind, RunRecord
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.rundir.view import RunState, RunView, view
 from fleetctl.slurm.profile import DEFAULT_PROFILE, ClusterProfile, PartitionProfile, profile_path, save_profile
 from fleetctl.spec.load import load_spec
 from fleetctl.submission.plan import _SBATCH_DEFAULTS
+from tests.checkpoints import write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
 JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
-MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "sandbox", "operators"))
+MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators"))
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")
 
@@ -184,6 +187,19 @@ def test_the_keys_that_wait_prints(runs: Path) -> None:
 def test_the_keys_that_show_prints(runs: Path) -> None:
     own = [name for title in ("A run", "`fleetctl show`", "An attempt") for name in first_cells(section(JSON, title))]
     assert printed_keys("show", "r-1") == own
+
+
+def test_the_keys_of_a_checkpoint(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 100)
+    own, found = first_cells(section(JSON, "`fleetctl ckpt`")), first_cells(section(JSON, "A checkpoint"))
+    assert printed_keys("ckpt", "verify", str(tmp_path)) == found
+    assert printed_keys("ckpt", "ls", str(tmp_path)) == found
+    assert set(printed_keys("ckpt", "resolve", str(tmp_path))) == {*own, *found}
+
+
+def test_every_validity_and_level_is_explained() -> None:
+    commands = section(PAGES["docs/checkpoints.md"], "Commands")
+    assert first_cells(commands) == [*Validity, *(level.name.lower() for level in Level)]
 
 
 def test_the_keys_of_an_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

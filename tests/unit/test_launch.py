@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from fleetctl.errors import JobSideError, UsageError
-from fleetctl.launch.environment import claim_attempt, run_environment
-from fleetctl.launch.model import Order, Step, exit_status, identity, parse_order, step_nodes
-from fleetctl.launch.run import World, launch
+from fleetctl.launch.environment import run_environment
+from fleetctl.launch.lead import World
+from fleetctl.launch.model import CheckpointOrder, Order, Step, exit_status, identity, parse_order, step_nodes
+from fleetctl.launch.run import launch
+from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.model import EventKind
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.spec.env_file import parse_env_file, read_env_file
 from tests.unit.clocks import StillClock
 from tests.unit.test_rundir import make_run
+
+if TYPE_CHECKING:
+    from fleetctl.slurm.port import Slurm
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "node1"}
@@ -32,11 +38,12 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def order(run: RunDir, *needs: str) -> Order:
-    return Order(str(run.path), 1, None, needs, (Step("train", ("true",)),))
+    return Order(str(run.path), 1, None, needs, (Step("train", 0, ("true",)),))
 
 
-def world() -> World:
-    return World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: None, lambda: False, lambda text: None)
+def world(*, told: bool = False) -> World:
+    slurm = cast("Slurm", object())  # nothing here gets as far as asking it
+    return World(StillClock(), JOB, (), slurm, lambda: None, lambda: told, lambda: 0, lambda text: None)
 
 
 def test_a_users_words_are_never_options() -> None:
@@ -47,18 +54,37 @@ def test_a_users_words_are_never_options() -> None:
         "2",
         "--step",
         "a",
+        "1",
         "3",
         "srun",
         "--step",
         "--needs",
         "--step",
         "b",
+        "0",
         "1",
         "x",
     ]
     parsed = parse_order(words)
-    assert parsed.steps == (Step("a", ("srun", "--step", "--needs")), Step("b", ("x",)))
+    assert parsed.steps == (Step("a", 1, ("srun", "--step", "--needs")), Step("b", 0, ("x",)))
     assert (parsed.run_dir, parsed.submission, parsed.env_file, parsed.needs) == ("/r", 2, None, ())
+    assert (parsed.nodes, parsed.spares, parsed.max_failures, parsed.chain, parsed.checkpoint) == (
+        0,
+        0,
+        None,
+        False,
+        None,
+    )
+
+
+def test_what_the_spec_allows_is_read() -> None:
+    words = ["--run-dir", "/r", "--submission", "1", "--nodes", "4", "--spares", "1", "--max-failures", "3", "--chain"]
+    words += ["--checkpoint-dir", "/c", "--checkpoint-format", "own", "--checkpoint-load", "none"]
+    words += ["--checkpoint-interval-s", "60", "--step", "a", "0", "1", "x"]
+    parsed = parse_order([*words, "--take-over", "1.0"])
+    assert (parsed.nodes, parsed.spares, parsed.max_failures, parsed.chain) == (4, 1, 3, True)
+    assert parsed.checkpoint == CheckpointOrder("/c", "own", "none", 60)
+    assert parsed.take_over == "1.0"
 
 
 @pytest.mark.parametrize(
@@ -66,8 +92,9 @@ def test_a_users_words_are_never_options() -> None:
     [
         [],
         ["--run-dir", "/r", "--submission", "1"],
-        ["--run-dir", "/r", "--submission", "1", "--step", "a", "3", "x"],
-        ["--run-dir", "/r", "--submission", "one", "--step", "a", "1", "x"],
+        ["--run-dir", "/r", "--submission", "1", "--step", "a", "0", "3", "x"],
+        ["--run-dir", "/r", "--submission", "one", "--step", "a", "0", "1", "x"],
+        ["--run-dir", "/r", "--submission", "1", "--step", "a", "1", "x"],
         ["--run-dir", "/r", "--submission", "1", "--new-option", "x"],
     ],
 )
@@ -130,16 +157,15 @@ def test_a_cancelled_run_does_not_start_again(run: RunDir) -> None:
 
 
 def test_a_job_that_is_told_to_end_before_its_first_step_starts_none(run: RunDir) -> None:
-    told = World(StillClock(), JOB, lambda nodes: "127.0.0.1", lambda: None, lambda: True, lambda text: None)
     with pytest.raises(JobSideError, match="told to end"):
-        launch(order(run), identity(JOB), told)
+        launch(order(run), identity(JOB), world(told=True))
     assert not list((run.path / "attempts").iterdir())
 
 
 def test_attempts_are_numbered_without_gaps_past_what_others_left_there(tmp_path: Path) -> None:
     (tmp_path / "attempts" / ".snapshot").mkdir(parents=True)
     (tmp_path / "attempts" / "notes").mkdir()
-    assert [claim_attempt(tmp_path / "attempts") for _ in range(11)][-1] == "11.0"
+    assert [Attempts(tmp_path / "attempts").claim_next() for _ in range(11)][-1] == (11, 0)
 
 
 def test_the_training_finds_fleetctl_train_and_keeps_its_own_path(run: RunDir) -> None:
@@ -165,3 +191,18 @@ def test_an_env_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert read_env_file(path) == {"A": "1"}
     with pytest.raises(UsageError, match="not a regular file"):
         read_env_file(tmp_path)
+
+
+def test_a_held_run_starts_nothing_until_a_person_says_so(run: RunDir) -> None:
+    log = run.event_log("job")
+    log.append(NOW, EventKind.HELD, submission=1, task=None, attempts=0, why="three times")
+    with pytest.raises(JobSideError, match="is held: three times"):
+        launch(order(run), identity(JOB), world())
+    log.append(NOW, EventKind.REQUEUE, submission=1, by="user me", attempts=0)
+    assert run.history().held == {}
+
+
+def test_the_job_of_an_older_submission_ends_itself(run: RunDir) -> None:
+    run.event_log("login").append(NOW, EventKind.INTENT, submission=2)
+    with pytest.raises(JobSideError, match="was submitted again"):
+        launch(order(run), identity(JOB), world())

@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleetctl.errors import UsageError
-from fleetctl.render import (
-    Context,
-    Style,
-    directive_quote,
-    path_pattern,
-    render,
-    sh_quote,
-    sweep_size,
-)
+from fleetctl.render.quote import directive_quote, path_pattern, sh_quote
+from fleetctl.render.script import Context, render, sweep_size
+from fleetctl.render.steps import Style
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
 from fleetctl.spec.model import Checkpoint, Group, Launcher, Recovery, Resources, Spec, Sweep
 from fleetctl.submission.templates import template_environment

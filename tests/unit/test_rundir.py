@@ -13,7 +13,8 @@ import pytest
 
 from fleetctl.errors import RunDirError, RunUnknown
 from fleetctl.rundir import files
-from fleetctl.rundir.model import Attempt, EventKind, RunKind, RunRecord, SubmissionState, finished_well
+from fleetctl.rundir.history import finished_well
+from fleetctl.rundir.model import Attempt, EventKind, RunKind, RunRecord, SubmissionState
 from fleetctl.rundir.store import RunDir, Store, new_run_id
 from tests.unit.clocks import StillClock
 
@@ -139,7 +140,7 @@ def test_damaged_progress_is_no_progress(run: RunDir, text: str) -> None:
     attempt = Attempt("1.0", "7", "node1", NOW)
     run.attempt_dir("1.0", None).mkdir()
     (run.attempt_dir("1.0", None) / "progress.json").write_text(text)
-    progress = run.progress(attempt)
+    progress = run.progress(attempt.name, attempt.task)
     assert progress is None or (progress.training_step, progress.loss) == (None, None)
 
 
@@ -205,7 +206,7 @@ def test_a_damaged_event_is_an_error_of_this_run_alone(run: RunDir, line: str) -
 def test_a_fifo_is_never_waited_for(run: RunDir) -> None:
     run.attempt_dir("1.0", None).mkdir()
     os.mkfifo(run.attempt_dir("1.0", None) / "progress.json")
-    assert run.progress(Attempt("1.0", "7", "node1", NOW)) is None
+    assert run.progress("1.0", None) is None
     os.mkfifo(run.path / "events" / "x.jsonl")
     with pytest.raises(RunDirError, match="no regular file"):
         run.history()

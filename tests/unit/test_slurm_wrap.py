@@ -12,10 +12,22 @@ import pytest
 
 from fleetctl.errors import SlurmRefused, SlurmUnreachable
 from fleetctl.slurm import hosts
-from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer, Unknown
+from fleetctl.slurm.allocation import Allocation, Step
+from fleetctl.slurm.commands import scrubbed
+from fleetctl.slurm.model import (
+    AdminLevel,
+    BaseState,
+    Job,
+    JobId,
+    JobRecord,
+    JobState,
+    Node,
+    Partition,
+    SubmitAnswer,
+    Unknown,
+)
 from fleetctl.slurm.port import Slurm
 from fleetctl.slurm.reasons import explain
-from fleetctl.slurm.text import scrubbed
 from fleetctl.slurm.wrap import Logged, Retrying
 
 
@@ -92,22 +104,52 @@ class Flaky:
     def cancel(self, job_id: JobId) -> None:
         self._answer("cancel")
 
+    def allocation(self, job_id: JobId) -> Allocation:
+        self._answer("allocation")
+        return Allocation(1, JobState(BaseState.PENDING), 0, "", "", "", None, None, None, None)
+
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
+        self._answer("steps")
+        return ()
+
+    def endpoints(self, nodes: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        self._answer("endpoints")
+        return {}
+
+    def requeue(self, job_id: JobId) -> None:
+        self._answer("requeue")
+
+    def requeue_ended(self, job_id: JobId) -> None:
+        self._answer("requeue_ended")
+
+    def set_excluded(self, job_id: JobId, nodes: str) -> None:
+        self._answer("set_excluded")
+
+    def start_now(self, job_id: JobId) -> None:
+        self._answer("start_now")
+
+    def kill_step(self, step_id: str) -> None:
+        self._answer("kill_step")
+
 
 def call(slurm: Slurm, verb: str) -> object:
     if verb == "submit":
         return slurm.submit(Path("s"), stdout=Path("o"), stderr=Path("e"), cwd=Path())
-    if verb == "cancel":
-        return slurm.cancel(JobId(1))  # type: ignore[func-returns-value]
+    if verb == "set_excluded":
+        return slurm.set_excluded(JobId(1), "n1")  # type: ignore[func-returns-value]
+    if verb in {"cancel", "allocation", "steps", "requeue", "requeue_ended", "start_now"}:
+        return getattr(slurm, verb)(JobId(1))
     if verb == "history":
         return slurm.history(since=datetime(2026, 1, 1, tzinfo=UTC), user="u", ids=(JobId(1),))
     if verb == "jobs":
         return slurm.jobs(user="u", ids=(JobId(1),))
-    named = verb in {"admin_level", "address"}
+    named = verb in {"admin_level", "address", "kill_step", "endpoints"}
     return getattr(slurm, verb)("x") if named else getattr(slurm, verb)()
 
 
 READS = ["ping", "jobs", "history", "nodes", "partitions", "config", "admin_level", "address"]
-ACTS = ["submit", "cancel"]
+READS += ["allocation", "steps", "endpoints"]
+ACTS = ["submit", "cancel", "requeue", "requeue_ended", "set_excluded", "start_now", "kill_step"]
 
 
 @pytest.mark.parametrize("verb", READS)

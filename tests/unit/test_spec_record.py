@@ -6,7 +6,7 @@ import json
 
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import Spec
-from fleetctl.spec.record import spec_to_builtins
+from fleetctl.spec.record import record_as_yaml, spec_to_builtins
 from tests.unit.test_spec_load import HET
 from tests.unit.test_spec_schema import FULL
 
@@ -24,6 +24,13 @@ def test_it_is_json_that_loads_again_as_the_same_spec() -> None:
         spec = load_spec(text, "train.yaml")
         written = json.dumps(spec_to_builtins(spec), ensure_ascii=False)
         assert load_spec(written, "record") == spec
+
+
+def test_what_is_kept_on_disk_loads_again_whatever_is_in_it() -> None:
+    for command in ("echo \U0001f600", "a\u2028b\x85\x7f", 'tab\t"\\ud83d\\ude00"', "\\\U0001f600\\"):
+        spec = load_spec(f"name: a\ncommand: {record_as_yaml(json.dumps(command))}\n", "train.yaml")
+        assert spec.command == command
+        assert load_spec(record_as_yaml(json.dumps(spec_to_builtins(spec), indent=1)), "record") == spec
 
 
 def test_the_order_of_the_environment_says_nothing_and_that_of_a_sweep_does() -> None:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState, finished_well
+from fleetctl.rundir.history import finished_well
+from fleetctl.rundir.model import Attempt, Progress, RunKind, SubmissionState
 from fleetctl.rundir.view import RunState, jobs_of, queue_of, view
 from fleetctl.slurm.model import Job, JobId, JobState
 from tests.unit.test_decide import RECORD, history, job

@@ -12,9 +12,10 @@
 # Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
-# Each step: its name, how many words follow, and the words.
+# Each step: its name, after how many words srun is told its nodes (0: never), how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
-  --step train 3 bash -c 'set -e
+  --nodes 2 --spares 0 \
+  --step train 0 3 bash -c 'set -e
 srun hostname
 srun python train.py
 '

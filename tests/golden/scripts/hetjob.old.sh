@@ -20,9 +20,9 @@
 # Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
-# Each step: its name, how many words follow, and the words.
+# Each step: its name, after how many words srun is told its nodes (0: never), how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
-  --step trainer 12 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --gres=gpu:8 --kill-on-bad-exit=1 --export=ALL --het-group=0 bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+  --step trainer 1 12 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --gres=gpu:8 --kill-on-bad-exit=1 --export=ALL --het-group=0 bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 python3 train_numpy.py --steps 300 --step-time-ms 20' \
-  --step evaluator 11 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=1 --export=ALL --het-group=1 bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+  --step evaluator 1 11 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=1 --export=ALL --het-group=1 bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 python3 evaluate.py'

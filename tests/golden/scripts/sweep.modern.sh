@@ -22,7 +22,8 @@ fleetctl_values=(1 2)
 export SEED="${fleetctl_values[SLURM_ARRAY_TASK_ID / 1 % 2]}"
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
-# Each step: its name, how many words follow, and the words.
+# Each step: its name, after how many words srun is told its nodes (0: never), how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
-  --step train 11 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --gpus-per-node=1 --kill-on-bad-exit=1 --export=ALL bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+  --nodes 1 --spares 0 \
+  --step train 1 11 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --gpus-per-node=1 --kill-on-bad-exit=1 --export=ALL bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 python3 train_numpy.py --steps 200 --lr "$LR" --seed "$SEED"'

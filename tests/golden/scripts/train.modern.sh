@@ -15,7 +15,8 @@
 # Run __RUN__, made by fleetctl __VERSION__ from its spec.json. Change the spec and submit again, not this file.
 
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
-# Each step: its name, how many words follow, and the words.
+# Each step: its name, after how many words srun is told its nodes (0: never), how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --needs /runs/first \
-  --step train 11 srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=1 --gpus-per-node=8 --kill-on-bad-exit=1 --export=ALL bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+  --nodes 2 --spares 0 \
+  --step train 1 11 srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=1 --gpus-per-node=8 --kill-on-bad-exit=1 --export=ALL bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 python3 train_numpy.py --steps 300'

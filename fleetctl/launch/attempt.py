@@ -1,0 +1,189 @@
+"""One attempt: start the steps, watch over them and the nodes, and say how it ended."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from fleetctl.launch.classify import Ended, classify
+from fleetctl.launch.environment import checkpoint_environment, first_node, head_address, rendezvous, run_environment
+from fleetctl.launch.judge import Notice, NoticeKind
+from fleetctl.launch.lead import Lead
+from fleetctl.launch.limits import LEAVE_S
+from fleetctl.launch.model import step_nodes
+from fleetctl.launch.resume import Resume, judges
+from fleetctl.launch.saving import Saver, read_horizon
+from fleetctl.launch.steps import Steps, start_steps
+from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
+from fleetctl.slurm.hosts import fold
+
+if TYPE_CHECKING:
+    from fleetctl.launch.watch import Watch
+
+_STEP_PREFIX = "fleetctl-"
+_TICK_S = 0.2
+_FENCE_S = 5.0  # how often a head looks whether somebody took over: at most once, when its host was out of reach
+_NO_GRACE_S = 1.0  # of an srun whose tasks were killed: only for its last words
+
+
+class Start(Struct, frozen=True):
+    """How an attempt starts. `nodes` empty: where Slurm puts it. `code` is the git state of the working directory."""
+
+    number: AttemptNumber
+    nodes: tuple[str, ...]
+    why: str
+    resume: Resume
+    code: dict[str, object] | None
+
+
+class Running:
+    """An attempt whose steps run."""
+
+    def __init__(self, lead: Lead, start: Start, watch: Watch) -> None:
+        self._lead = lead
+        self._start = start
+        self._watch = watch
+        self._clock = lead.world.clock
+        self._stopped: Ending | None = None
+        self._notices = lead.world.notices()
+        self._look_again_s = self._clock.monotonic_s() + _FENCE_S
+        self._saver = Saver(lead, start.number)
+        self._steps = self._begin()
+
+    def _begin(self) -> Steps:
+        lead, start = self._lead, self._start
+        name, nodes = attempt_name(start.number), ",".join(start.nodes) or step_nodes(lead.world.environ, 0)
+        environments = self._environments(name)  # may fail, and then there was no attempt
+        lead.log.append(
+            self._clock.now(),
+            EventKind.ATTEMPT_STARTED,
+            submission=lead.order.submission,
+            attempt=name,
+            task=lead.job.task,
+            job_id=lead.job.job_id,
+            host=lead.job.host,
+            nodes=nodes,
+            restart_count=lead.job.restart_count,
+            why=start.why,
+            resume_step=start.resume.training_step,
+            passed_over=list(start.resume.passed_over),
+            code=start.code,
+        )
+        where = f"job {lead.job.job_id} on {nodes}"
+        lead.world.say(f"fleetctl: run {lead.run.run_id}, attempt {name}, {where}: {start.why}")
+        if start.resume.path is not None:
+            lead.world.say(f"fleetctl: it resumes from training step {start.resume.training_step}")
+        output = lead.run.attempt_dir(name, lead.job.task) / "output.log"
+        return start_steps(lead.order.steps, environments, self._placement(), output, self._clock, lead.world.say)
+
+    def _environments(self, name: str) -> list[dict[str, str]]:
+        lead, start = self._lead, self._start
+        own = checkpoint_environment(lead.order.checkpoint, start.resume, lead.job.task)
+        found = []
+        for index, base in enumerate(lead.environments):
+            head = start.nodes[0] if start.nodes else first_node(step_nodes(lead.world.environ, index))
+            address = head_address(head, lead.world.slurm)
+            found.append({**run_environment(base, lead.run, name, lead.job), **own, **rendezvous(base, address)})
+        return found
+
+    def _placement(self) -> list[str]:
+        """Where srun starts the step. The name of the step is how it is found again. A step of an earlier attempt may
+        still hold its share of a dead node: without --overlap a new one would wait for it, and on 22.05.8 memory is
+        not shared then either, unless all of it is asked for."""
+        words = [f"--job-name={step_name(self._start.number)}"]
+        if self._start.nodes:
+            words.append(f"--nodelist={fold(self._start.nodes)}")
+        return [*words, "--overlap", "--mem=0"] if self._start.number[1] else words
+
+    def wait(self) -> Ended:
+        """Until all steps have ended."""
+        lead, number = self._lead, self._start.number
+        self._saver.learn(read_horizon(lead))
+        while (codes := self._steps.poll()) is None:
+            self._heed_nodes()
+            self._heed_time()
+            self._heed_fence()
+        progress = lead.run.progress(attempt_name(number), lead.job.task)
+        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end())
+        lead.note(
+            EventKind.ATTEMPT_ENDED,
+            number,
+            job_id=lead.job.job_id,
+            exit_code=ended.status,
+            terminated=lead.world.told_to_end(),
+            steps=codes,
+            ending=ended.ending.value,
+            signal=ended.signal,
+            failure=ended.failure,
+            progress_step=progress_step(lead, number, self._start.resume, progress),
+        )
+        how = f"{ended.ending.value.replace('_', ' ')}, status {ended.status}"
+        lead.world.say(f"fleetctl: attempt {attempt_name(number)}: {how}")
+        return ended
+
+    def _heed_nodes(self) -> None:
+        for notice in self._watch.poll(_TICK_S):
+            if notice.kind is NoticeKind.TERM:
+                self._saver.learn(read_horizon(self._lead))
+            if notice.kind is NoticeKind.DEAD:
+                note_lost(self._lead, self._start.number, notice)
+                if notice.node in self._start.nodes:
+                    self._stop(Ending.NODE_LOST)
+
+    def _heed_time(self) -> None:
+        """Slurm's notice says only that the end is near: when, is for Slurm to say again."""
+        heard = self._lead.world.notices()
+        if heard != self._notices:
+            self._notices = heard
+            self._saver.learn(read_horizon(self._lead))
+        if self._saver.is_time_to_leave():
+            self._stop(Ending.SAVED)
+
+    def _heed_fence(self) -> None:
+        if self._clock.monotonic_s() < self._look_again_s:
+            return
+        self._look_again_s = self._clock.monotonic_s() + _FENCE_S
+        if self._lead.attempts.newest() > self._start.number:
+            self._stop(Ending.FENCED)
+
+    def _stop(self, ending: Ending) -> None:
+        """End the steps. Where a part of them is out of reach, the rest is killed by Slurm: it may hang in a collective
+        and hold its GPUs, and srun waits for what will never answer."""
+        if self._stopped is not None:
+            return
+        self._stopped = ending
+        if ending is Ending.SAVED:
+            self._steps.end(LEAVE_S)
+        else:
+            kill_tasks(self._lead, only=step_name(self._start.number))
+            self._steps.end(_NO_GRACE_S)
+
+
+def step_name(number: AttemptNumber) -> str:
+    """What the steps of an attempt are called in Slurm."""
+    return f"{_STEP_PREFIX}{attempt_name(number)}"
+
+
+def kill_tasks(lead: Lead, only: str | None = None) -> None:
+    """Kill what runs in the steps of one attempt, or of all, wherever Slurm reaches it."""
+    steps = lead.ask(lambda: lead.world.slurm.steps(lead.raw_job_id)) or ()
+    for step in steps:
+        if step.name == only or (only is None and step.name.startswith(_STEP_PREFIX)):
+            lead.ask(partial(lead.world.slurm.kill_step, step.id))
+
+
+def note_lost(lead: Lead, number: AttemptNumber, notice: Notice) -> None:
+    """Write down that a node died, with the evidence."""
+    lead.note(EventKind.NODE_LOST, number, node=notice.node, evidence=notice.evidence)
+    lead.world.say(f"fleetctl: node {notice.node} is lost: {notice.evidence}")
+
+
+def progress_step(lead: Lead, number: AttemptNumber, resume: Resume, progress: Progress | None) -> int | None:
+    """The training step of the newest checkpoint; where the training keeps its own, the last step that it told."""
+    steps = [save.training_step for save in lead.attempts.saves(number) if save.committed]
+    steps += [resume.training_step] if resume.training_step is not None else []
+    if steps or judges(lead.order.checkpoint):
+        return max(steps, default=None)
+    return progress.training_step if progress is not None else None

@@ -1,0 +1,54 @@
+"""What the end of an attempt means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fleetctl.launch.model import exit_status
+from fleetctl.rundir.model import Ending, Progress
+
+_SIGNAL_BASE = 128  # the shell and srun: a task killed by signal N has status 128 + N
+
+
+class Ended(Struct, frozen=True):
+    """How an attempt ended. `failure` names it so that the same failure is known again; empty if it is none."""
+
+    ending: Ending
+    status: int
+    signal: int | None
+    failure: str
+
+
+def classify(codes: Mapping[str, int], stopped: Ending | None, progress: Progress | None, *, told: bool) -> Ended:
+    """`codes` are the steps' statuses, the cause first; `stopped` is why we ended the steps ourselves, if we did.
+
+    What we or Slurm did to the steps explains their statuses, so it is looked at first. A training whose target step
+    was reached has finished, whatever its teardown did; one that returns 0 before it has not.
+    """
+    status = exit_status(tuple(codes.values()))
+    reached = _reached(progress)
+    name = next((name for name, code in codes.items() if code), "")
+    number = status - _SIGNAL_BASE if _SIGNAL_BASE < status < _SIGNAL_BASE + 65 else None
+    if reached or (status == 0 and reached is None and stopped is None and not told):
+        return Ended(Ending.FINISHED, status, number, "")
+    if stopped is not None:
+        return Ended(stopped, status, number, "")
+    if told:
+        return Ended(Ending.TOLD, status, number, "")
+    if status == 0:
+        return Ended(Ending.STOPPED_EARLY, status, None, "status 0 before the target step")
+    how = f"signal {number}" if number is not None else f"status {status}"
+    return Ended(Ending.FAILED, status, number, f"step {name}: {how}")
+
+
+def _reached(progress: Progress | None) -> bool | None:
+    """Whether the target step was reached; None when the training told no target."""
+    if progress is None:
+        return None
+    if progress.done:
+        return True
+    if progress.target_step is None or progress.training_step is None:
+        return None
+    return progress.training_step >= progress.target_step

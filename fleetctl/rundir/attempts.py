@@ -1,0 +1,137 @@
+"""The attempts of one run, or of one element of a sweep: exclusive folders, and what lies in them.
+
+A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}
+A.B/head.json      the head: where agents find it
+A.B/save-now       the head: a request to save
+A.B/saves.jsonl    Checkpointer: one line for each save
+A.B/load.json      Checkpointer: how the load of the resumed checkpoint went; load-failed-RANK.json of other ranks
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from fleetctl.rundir import files
+from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name, attempt_number
+
+
+class Save(Struct, frozen=True):
+    """One line of saves.jsonl; `flag` is the id of the request that it answers."""
+
+    training_step: int
+    name: str
+    committed: bool
+    total_s: float
+    flag: str | None
+
+
+class Attempts(Struct, frozen=True):
+    """The folder of all attempts."""
+
+    folder: Path
+
+    def path(self, number: AttemptNumber) -> Path:
+        return self.folder / attempt_name(number)
+
+    def numbers(self) -> tuple[AttemptNumber, ...]:
+        """All that were ever claimed, oldest first.
+
+        :raises RunDirError: the folder cannot be read.
+        """
+        with files.explained(self.folder, "read"):
+            try:
+                names = [entry.name for entry in self.folder.iterdir()]
+            except FileNotFoundError:
+                return ()
+        return tuple(sorted(number for name in names if (number := attempt_number(name)) is not None))
+
+    def newest(self) -> AttemptNumber:
+        """(0, 0) before the first."""
+        return max(self.numbers(), default=(0, 0))
+
+    def claim(self, number: AttemptNumber) -> bool:
+        """Make the attempt's folder. True for exactly one caller, ever.
+
+        :raises RunDirError: disk full, read-only, ...
+        """
+        with files.explained(self.folder, "write"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path(number).mkdir()
+            except FileExistsError:
+                return False
+            files.sync_dir(self.folder)
+        return True
+
+    def claim_next(self) -> AttemptNumber:
+        """The first sub-number of the next attempt: 1.0, then 2.0, ...
+
+        :raises RunDirError: disk full, read-only, ...
+        """
+        number = self.newest()
+        while True:
+            number = (number[0] + 1, 0)
+            if self.claim(number):
+                return number
+
+    def write_stands(self, number: AttemptNumber, stands: Sequence[str], now: datetime, job_id: str) -> None:
+        """The second half of a claim: from now on only these checkpoints and those of this and later attempts count."""
+        value = {"schema": SCHEMA_VERSION, "time": now.isoformat(), "job_id": job_id, "stands": list(stands)}
+        self.write(number, "claim.json", value)
+
+    def stands_before(self, number: AttemptNumber) -> tuple[AttemptNumber, frozenset[str]] | None:
+        """The newest complete claim older than `number`, and what stood in it.
+
+        An attempt without one started nothing, since its head writes it before the first step.
+        """
+        for older in reversed([one for one in self.numbers() if one < number]):
+            raw = files.read_json(str(self.path(older) / "claim.json"))
+            if isinstance(raw, dict) and isinstance(raw.get("stands"), list):
+                return older, frozenset(map(str, raw["stands"]))
+        return None
+
+    def write(self, number: AttemptNumber, name: str, value: Mapping[str, Any]) -> None:
+        """Put one small JSON file into the attempt's folder, whole or not at all.
+
+        :raises RunDirError: disk full, read-only, ...
+        """
+        path = self.path(number) / name
+        with files.explained(path, "write"):
+            files.replace_file(path, json.dumps(value, indent=1) + "\n")
+
+    def saves(self, number: AttemptNumber) -> tuple[Save, ...]:
+        """What rank 0's Checkpointer saved, oldest first. Its user may write anything there: bad lines are left out."""
+        try:
+            raw = files.read_bounded(str(self.path(number) / "saves.jsonl")) or b""
+        except (OSError, ValueError):
+            return ()
+        return tuple(save for line in raw.split(b"\n")[:-1] if (save := _save(line)) is not None)
+
+    def loads(self, number: AttemptNumber) -> tuple[Any, ...]:
+        """What the Checkpointers said of loading the resumed checkpoint: rank 0 always, another rank if it failed."""
+        try:
+            names = [e.name for e in self.path(number).iterdir() if e.name.startswith("load") and e.suffix == ".json"]
+        except OSError:
+            return ()
+        return tuple(files.read_json(str(self.path(number) / name)) for name in sorted(names))
+
+
+def _save(line: bytes) -> Save | None:
+    try:
+        raw = json.loads(line)
+        flag = raw.get("flag")
+        return Save(
+            training_step=int(raw["training_step"]),
+            name=str(raw["name"]),
+            committed=raw["state"] == "committed",
+            total_s=float(raw["total_s"]),
+            flag=None if flag is None else str(flag),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

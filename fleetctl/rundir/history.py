@@ -1,0 +1,180 @@
+"""The events of one run, added up. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from fleetctl.rundir.model import Attempt, Claim, Ending, Event, EventKind, RunRecord, SubmissionState
+
+BY_JOB = "job"  # `by` of a requeue that the job side asks for itself; a person's is the user's name after "user "
+_ENDINGS = {ending.value: ending for ending in Ending}  # a newer fleetctl may know more of them
+
+
+class Wish(Struct, frozen=True):
+    """What a person asked for with `fleetctl requeue`: resume from this training step at most, stay off these nodes."""
+
+    from_step: int | None
+    exclude: str
+    by: str
+
+
+class History(Struct, frozen=True):
+    """The events of one run, added up. `submission` counts from 1; 0 means none."""
+
+    record: RunRecord
+    submission: int
+    state: SubmissionState
+    job_id: str | None
+    cluster: str  # where the job is
+    intent_at: datetime | None
+    detail: str  # Slurm's words for REFUSED and UNKNOWN
+    absent_lookups: tuple[datetime, ...]  # start times of answered lookups that found nothing, of this submission
+    cancelled_at: datetime | None
+    observed_end: str | None  # a state of the run, as Slurm told it after the newest attempt
+    not_started: dict[int | None, str]  # task -> why its job ended before the first step, since its newest attempt
+    attempts: tuple[Attempt, ...]  # by task and number
+    held: dict[int | None, str] = {}  # task -> why, until somebody asks for a requeue
+    given_back: frozenset[int | None] = frozenset()  # tasks whose job was cancelled by their own last head
+    wish: Wish | None = None  # of the newest `fleetctl requeue`, until an attempt has followed it
+
+
+def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim]) -> History:
+    """Merge what all writers wrote. Their clocks need not agree: kinds and numbers decide, not times."""
+    intents = {int(event.data["submission"]): event for event in events if event.kind is EventKind.INTENT}
+    newest = max(intents, default=0)
+    of_newest = [event for event in events if event.data.get("submission") == newest]
+    kinds = {event.kind: event for event in of_newest}
+    cancel = next((event for event in events if event.kind is EventKind.CANCEL), None)
+    state, job_id, detail = _submission(kinds, claims.get(newest), cancelled=cancel is not None)
+    attempts = _attempts(events)
+    submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
+    return History(
+        record=record,
+        submission=newest,
+        state=state if newest else SubmissionState.NONE,
+        job_id=job_id,
+        cluster=submitted.get("cluster") or record.cluster,
+        intent_at=intents[newest].time if newest else None,
+        detail=detail,
+        absent_lookups=tuple(sorted(e.time for e in of_newest if e.kind is EventKind.LOOKUP_ABSENT)),
+        cancelled_at=cancel.time if cancel else None,
+        observed_end=_observed_end(of_newest, attempts),
+        not_started=_not_started(of_newest, attempts),
+        attempts=attempts,
+        held=_held(events, attempts),
+        given_back=frozenset(e.data.get("task") for e in events if _is_of_newest(e, EventKind.GIVEN_BACK, attempts)),
+        wish=_wish(events, attempts),
+    )
+
+
+def _submission(
+    kinds: dict[EventKind, Event], claim: Claim | None, *, cancelled: bool
+) -> tuple[SubmissionState, str | None, str]:
+    """A claim by a job is the strongest word, then a void, then sbatch's answer."""
+    if claim is not None:
+        if claim.job_id is not None:
+            return SubmissionState.SUBMITTED, claim.job_id, ""
+        gone = "the job never reached Slurm"
+        given_up = "cancelled while it was not known whether there is a job; should one start, it ends itself"
+        return SubmissionState.VOIDED, None, given_up if cancelled else gone
+    if EventKind.SUBMITTED in kinds:
+        return SubmissionState.SUBMITTED, str(kinds[EventKind.SUBMITTED].data["job_id"]), ""
+    if EventKind.REFUSED in kinds:
+        return SubmissionState.REFUSED, None, str(kinds[EventKind.REFUSED].data["text"])
+    unknown = kinds.get(EventKind.UNKNOWN)
+    return SubmissionState.UNKNOWN, None, str(unknown.data["text"]) if unknown else "submit ended before sbatch did"
+
+
+def _observed_end(events: list[Event], attempts: tuple[Attempt, ...]) -> str | None:
+    """What Slurm said after the newest attempt: a word about an earlier one says nothing of a requeued run."""
+    said = [event for event in events if event.kind is EventKind.OBSERVED_END]
+    last = max((e for e in said if e.data.get("attempts") == len(attempts)), key=lambda e: e.time, default=None)
+    return None if last is None else str(last.data["state"])
+
+
+def _not_started(events: list[Event], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
+    said = [event.data for event in events if event.kind is EventKind.NOT_STARTED]
+    return {d.get("task"): str(d["why"]) for d in said if d.get("attempts") == attempts_of(attempts, d.get("task"))}
+
+
+def _is_of_newest(event: Event, kind: EventKind, attempts: tuple[Attempt, ...]) -> bool:
+    """Whether nothing of its task has started since."""
+    return event.kind is kind and event.data.get("attempts") == attempts_of(attempts, event.data.get("task"))
+
+
+def _held(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
+    """A hold ends with the next wish of a person or the next attempt, by counts and not by clocks."""
+    wish = _wish(events, attempts)
+    held = [event.data for event in events if _is_of_newest(event, EventKind.HELD, attempts)]
+    return {} if wish is not None else {data.get("task"): str(data["why"]) for data in held}
+
+
+def _wish(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> Wish | None:
+    asked = [event for event in events if event.kind is EventKind.REQUEUE and event.data.get("by") != BY_JOB]
+    newest = max(asked, key=lambda event: event.time, default=None)
+    if newest is None or newest.data.get("attempts") != len(attempts):
+        return None
+    data = newest.data
+    return Wish(data.get("from_step"), str(data.get("exclude") or ""), str(data.get("by") or ""))
+
+
+def attempts_of(attempts: tuple[Attempt, ...], task: int | None) -> int:
+    """How many attempts one task has had."""
+    return sum(attempt.task == task for attempt in attempts)
+
+
+def _attempts(events: tuple[Event, ...]) -> tuple[Attempt, ...]:
+    ends = {(e.data["attempt"], e.data.get("task")): e for e in events if e.kind is EventKind.ATTEMPT_ENDED}
+    attempts = []
+    for event in events:
+        if event.kind is not EventKind.ATTEMPT_STARTED:
+            continue
+        data = event.data
+        end = ends.get((data["attempt"], data.get("task")))
+        attempts.append(
+            Attempt(
+                name=data["attempt"],
+                job_id=data["job_id"],
+                host=data["host"],
+                started_at=event.time,
+                task=data.get("task"),
+                ended_at=end.time if end else None,
+                exit_code=end.data["exit_code"] if end else None,
+                terminated=bool(end and end.data.get("terminated")),
+                code=data.get("code"),
+                ending=_ENDINGS.get(end.data.get("ending", "")) if end else None,
+                failure=end.data.get("failure") if end else None,
+                progress_step=end.data.get("progress_step") if end else None,
+                resume_step=data.get("resume_step"),
+                nodes=str(data.get("nodes") or ""),
+            )
+        )
+    return tuple(sorted(attempts, key=_order))
+
+
+def _order(attempt: Attempt) -> tuple[int, int, int]:
+    number, _, sub = attempt.name.partition(".")
+    return -1 if attempt.task is None else attempt.task, int(number), int(sub)
+
+
+def last_attempts(history: History) -> dict[int | None, Attempt]:
+    """The newest attempt of each task of a sweep; a plain run has one, under None."""
+    return {attempt.task: attempt for attempt in history.attempts}
+
+
+def ended_well(attempt: Attempt) -> bool:
+    """It ended with status 0 of its own accord: a training that saves when it is told to end has not finished, and
+    neither has one that stopped before its target step."""
+    return attempt.exit_code == 0 and not attempt.terminated and attempt.ending in (None, Ending.FINISHED)
+
+
+def finished_well(history: History) -> bool | None:
+    """Whether every task's newest attempt ended well, by the run's own record; None: the record does not tell yet."""
+    newest = last_attempts(history)
+    if len(newest) == history.record.tasks and all(map(ended_well, newest.values())):
+        return True
+    failed = any(attempt.exit_code and not attempt.terminated for attempt in newest.values())
+    failed = failed or bool(history.held)
+    return False if failed or history.not_started or history.cancelled_at or history.observed_end else None

@@ -1,0 +1,72 @@
+"""What happened to a run, one line for each event that a person wants to read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from fleetctl.rundir.history import BY_JOB
+from fleetctl.rundir.model import Event, EventKind
+
+
+class Moment(Struct, frozen=True):
+    """One line; `time` is the writer's clock, aware and in UTC."""
+
+    time: datetime
+    text: str
+
+
+def timeline(events: Iterable[Event]) -> tuple[Moment, ...]:
+    """By time. Where the clocks of two hosts differ, so does the order of what they wrote."""
+    told = [Moment(event.time, _WORDS[event.kind](event.data)) for event in events if event.kind in _WORDS]
+    return tuple(sorted(told, key=lambda moment: moment.time))
+
+
+def _started(data: Mapping[str, Any]) -> str:
+    step = data.get("resume_step")
+    whence = "from scratch" if step is None else f"from training step {step}"
+    why = f" ({data['why']})" if data.get("why") else ""
+    return f"{_attempt(data)} starts {whence} on {data.get('nodes') or data['host']}{why}"
+
+
+def _ended(data: Mapping[str, Any]) -> str:
+    ending = str(data.get("ending") or ("told" if data.get("terminated") else "ended")).replace("_", " ")
+    what = data.get("failure") or f"status {data['exit_code']}"
+    return f"{_attempt(data)} ended: {ending} ({what})"
+
+
+def _attempt(data: Mapping[str, Any]) -> str:
+    of = "" if data.get("task") is None else f" of element {data['task']}"
+    return f"attempt {data['attempt']}{of}"
+
+
+def _requeue(data: Mapping[str, Any]) -> str:
+    who = "the job itself" if data.get("by") == BY_JOB else data.get("by")
+    extra = f", from training step {data['from_step']}" if data.get("from_step") is not None else ""
+    extra += f", without {data['exclude']}" if data.get("exclude") else ""
+    return f"requeue by {who}: {data['why']}{extra}"
+
+
+_WORDS: Mapping[EventKind, Callable[[Mapping[str, Any]], str]] = {
+    EventKind.INTENT: lambda data: f"submission {data['submission']} begins",
+    EventKind.SUBMITTED: lambda data: f"submitted as job {data['job_id']}",
+    EventKind.REFUSED: lambda data: f"refused: {data['text']}",
+    EventKind.UNKNOWN: lambda data: f"sbatch gave no answer: {data['text']}",
+    EventKind.VOIDED: lambda data: f"submission {data['submission']} is void",
+    EventKind.CANCEL: lambda data: f"cancel asked by {data.get('by')}",
+    EventKind.OBSERVED_END: lambda data: f"Slurm says: {data['state']}",
+    EventKind.ATTEMPT_STARTED: _started,
+    EventKind.ATTEMPT_ENDED: _ended,
+    EventKind.DUPLICATE: lambda data: f"job {data['job_id']} was a duplicate and ended itself",
+    EventKind.NOT_STARTED: lambda data: f"job {data['job_id']} started nothing: {data['why']}",
+    EventKind.NODE_LOST: lambda data: f"{data['node']} is lost: {data['evidence']}",
+    EventKind.SAVE_ASKED: lambda data: f"{_attempt(data)} is asked to save: {data['why']}",
+    EventKind.FENCED: lambda data: f"the head on {data['host']} stands by: a newer attempt leads",
+    EventKind.GIVEN_BACK: lambda data: f"the job is given back: {data['why']}",
+    EventKind.REQUEUE: _requeue,
+    EventKind.REQUEUED: lambda data: f"Slurm requeued the job (restart {data['restarts']})",
+    EventKind.HELD: lambda data: f"held: {data['why']}",
+}

@@ -1,0 +1,347 @@
+"""What `fleetctl requeue` does with a run, by its own record and one answer of Slurm. Pure.
+
+Invariant: what was cancelled, or may have been, is never brought back. So an ended job is brought back only by a word
+of Slurm that cannot hide a cancel, and a job that Slurm has forgotten only where the run's own record proves that its
+end was no cancel: every other doubt is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from fleetctl.errors import CannotTell, UsageError
+from fleetctl.rundir.history import BY_JOB, History, attempts_of, ended_well, last_attempts
+from fleetctl.rundir.model import Event, EventKind, RunKind, SubmissionState
+from fleetctl.rundir.view import RunState
+from fleetctl.slurm.model import BaseState, Job, JobState, Node, StateFlag
+
+
+class Deed(StrEnum):
+    """What is done."""
+
+    REQUEUE = "requeue"  # of a job that is alive: `scontrol requeue Incomplete` does nothing to a cancelled one
+    REQUEUE_ENDED = "requeue_ended"  # of a job that Slurm calls ended, and not cancelled
+    SUBMIT = "submit"  # the next submission of the same run; its job fences those of older ones
+    WISH = "wish"  # it comes back by itself: the wish and the exclusions are for its next start
+    NOTHING = "nothing"  # the same was asked for before, and it is coming
+
+
+class NotYet(Struct, frozen=True):
+    """It would do harm now, or cannot be told now; later it may be done."""
+
+    why: str
+
+
+class Wanted(Struct, frozen=True):
+    """What the person asked for: `task` names an element of a sweep, `exclude` has node names."""
+
+    task: int | None = None
+    from_step: int | None = None
+    exclude: frozenset[str] = frozenset()
+
+
+class Past(Struct, frozen=True):
+    """What the events say besides the history."""
+
+    restart_count: int  # Slurm's, at the newest start of this job that came to an attempt; 0 before the first
+    asked_since: bool  # somebody asked for a requeue after the newest attempt, so its end is not the last word
+
+
+class Look(Struct, frozen=True):
+    """A run as it was seen. `jobs` are the rows of its job, or of one element; none: Slurm has forgotten it; None:
+    Slurm tells nothing of it. `unresponsive` are nodes of the job that do not answer and are not DOWN."""
+
+    history: History
+    past: Past
+    jobs: tuple[Job, ...] | None
+    restarts: int
+    may_restart: bool
+    unresponsive: tuple[str, ...] = ()
+
+
+class Phase(StrEnum):
+    """A job's state as far as it matters here."""
+
+    WAITS = "waits"
+    LIVES = "lives"
+    COMPLETES = "completes"  # it was requeued, or ends in whatever way: Slurm does not show which
+    ENDED = "ended"
+    STRANGE = "strange"
+
+
+class Need(Struct, frozen=True):
+    """What one component of the job needs: nodes of one of these partitions (none: of any), without the excluded."""
+
+    nodes: int
+    partitions: frozenset[str]
+    excluded: frozenset[str]
+
+
+_LIVES = frozenset(
+    {
+        StateFlag.CONFIGURING,
+        StateFlag.POWER_UP_NODE,
+        StateFlag.RESIZING,
+        StateFlag.SIGNALING,
+        StateFlag.STOPPED,
+    }
+)
+_WAITS = frozenset(
+    {
+        StateFlag.EXPEDITING,
+        StateFlag.REQUEUED,
+        StateFlag.REQUEUE_FED,
+        StateFlag.REQUEUE_HOLD,
+        StateFlag.RESV_DEL_HOLD,
+        StateFlag.SPECIAL_EXIT,
+    }
+)
+# A plain requeue is only for these, with no flag beside them (slurm.port, requeue_ended). What was preempted for good,
+# did not boot, met its deadline or may not be requeued is submitted again.
+_REQUEUED_WHEN_ENDED = frozenset(
+    {BaseState.FAILED, BaseState.TIMEOUT, BaseState.NODE_FAIL, BaseState.OUT_OF_MEMORY}
+)
+_ENDS_BUT_CANCEL = frozenset({RunState.FAILED, RunState.TIMEOUT, RunState.NODE_FAIL, RunState.PREEMPTED})
+_GONE_NODES = frozenset({"DOWN", "FUTURE", "ERROR"})
+_DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"})
+
+
+def past_of(events: Iterable[Event], history: History, job_id: str, task: int | None) -> Past:
+    """`job_id` as the events of attempts name it: `4_0` for element 0 of a sweep."""
+    counts = [0]
+    asked = False
+    for event in events:
+        data = event.data
+        if data.get("task") != task:
+            continue
+        if event.kind is EventKind.ATTEMPT_STARTED and data.get("job_id") == job_id:
+            counts.append(int(data.get("restart_count") or 0))
+        elif event.kind is EventKind.REQUEUE:
+            by_job = data.get("by") == BY_JOB
+            now = attempts_of(history.attempts, task) if by_job else wish_count(history)
+            asked = asked or data.get("attempts") == now
+    return Past(max(counts), asked)
+
+
+def wish_count(history: History) -> int:
+    """What `attempts` of a person's wish must be for it to be obeyed by the next attempt (history.Wish)."""
+    return len(history.attempts)
+
+
+def decide(look: Look, wanted: Wanted) -> Deed | NotYet:
+    """What is to be done.
+
+    :raises UsageError: the run must not come back, or not in this way.
+    :raises CannotTell: Slurm tells nothing of it, or it may have been cancelled.
+    """
+    history = look.history
+    _check_record(history, wanted.task)
+    if history.state in (SubmissionState.REFUSED, SubmissionState.VOIDED):
+        return Deed.SUBMIT  # a second submission came to nothing: it was only tried where this was safe
+    if look.jobs is None:
+        raise CannotTell(
+            f"cluster {history.cluster} tells nothing of run {history.record.run_id}",
+            remedy=f"ask as {history.record.user}",
+        )
+    if not look.jobs:
+        return _forgotten(look, wanted)
+    phases = {phase(job.state) for job in look.jobs}
+    if len(phases) > 1:
+        return NotYet(f"the parts of job {history.job_id} are in different states; Slurm has not finished with them")
+    match phases.pop():
+        case Phase.WAITS:
+            return Deed.NOTHING if _covers(look, wanted) else Deed.WISH
+        case Phase.LIVES:
+            return _alive(look, wanted)
+        case Phase.COMPLETES:
+            return _completing(look, wanted)
+        case Phase.ENDED:
+            return _ended(look, wanted)
+    raise CannotTell(f"job {history.job_id} is in a state that this fleetctl does not know: {look.jobs[0].state}")
+
+
+def phase(state: JobState) -> Phase:
+    """squeue shows a flag in place of the base state: a job that ends and one that was requeued read COMPLETING."""
+    if state.is_terminal:
+        return Phase.ENDED
+    if state.unknown:
+        return Phase.STRANGE
+    if state.base is BaseState.PENDING and not state.flags & _LIVES:
+        return Phase.WAITS
+    if StateFlag.COMPLETING in state.flags:
+        return Phase.COMPLETES
+    if state.base in (BaseState.RUNNING, BaseState.SUSPENDED) or state.flags & _LIVES:
+        return Phase.LIVES
+    return Phase.WAITS if state.flags & _WAITS else Phase.COMPLETES
+
+
+def unresponsive(nodes: Iterable[Node], of_job: Iterable[str]) -> tuple[str, ...]:
+    """Nodes of the job that Slurm does not reach and has not yet found DOWN."""
+    wanted = frozenset(of_job)
+    return tuple(
+        sorted(
+            node.name
+            for node in nodes
+            if node.name in wanted and "NOT_RESPONDING" in node.flags and node.base_state not in _GONE_NODES
+        )
+    )
+
+
+def check_exclusion(wanted: frozenset[str], needs: Sequence[Need], nodes: Sequence[Node]) -> None:
+    """Every node excluded is accepted by Slurm, and the job then waits for ever.
+
+    :raises UsageError: no such node, or too few are left.
+    """
+    if missing := sorted(wanted - {node.name for node in nodes}):
+        raise UsageError(f"--exclude: this cluster has no node {', '.join(missing[:5])}")
+    left_of_all: set[str] = set()
+    for need in needs:
+        left = {node.name for node in nodes if _is_usable(node, need)}
+        _check_left(left, need.nodes, need.partitions)
+        left_of_all |= left
+    _check_left(left_of_all, sum(need.nodes for need in needs), frozenset().union(*(one.partitions for one in needs)))
+
+
+def _check_left(left: set[str], needed: int, partitions: frozenset[str]) -> None:
+    if len(left) < needed:
+        where = f"partition {','.join(sorted(partitions))}" if partitions else "this cluster"
+        raise UsageError(
+            f"--exclude: {len(left)} usable nodes of {where} would remain, and the run needs {needed}",
+            remedy="exclude fewer nodes, or wait until more are up (sinfo -R)",
+        )
+
+
+def _is_usable(node: Node, need: Need) -> bool:
+    if node.name in need.excluded or node.base_state in _GONE_NODES or node.flags & _DRAINED:
+        return False
+    return not need.partitions or bool(need.partitions & set(node.partitions))
+
+
+def _check_record(history: History, task: int | None) -> None:
+    run_id = history.record.run_id
+    sweep = history.record.kind is RunKind.SWEEP
+    if sweep and task is None:
+        raise UsageError(f"run {run_id} is a sweep of {history.record.tasks}", remedy="choose one element: --task I")
+    if task is not None and not (sweep and 0 <= task < history.record.tasks):
+        raise UsageError(f"run {run_id} has no task {task}")
+    if history.cancelled_at is not None or history.observed_end == RunState.CANCELLED:
+        raise cancelled(history)
+    if history.state is SubmissionState.NONE or (
+        history.submission == 1 and history.state in (SubmissionState.REFUSED, SubmissionState.VOIDED)
+    ):
+        raise UsageError(
+            f"run {run_id} was never submitted" + (f": {history.detail}" if history.detail else ""),
+            remedy=f"fleetctl submit {history.record.spec_source}",
+        )
+
+
+def cancelled(history: History) -> UsageError:
+    """The one wording."""
+    return UsageError(
+        f"run {history.record.run_id} was cancelled and does not come back",
+        remedy=f"`fleetctl submit {history.record.spec_source}` starts another run",
+    )
+
+
+def _completed(history: History) -> UsageError:
+    return UsageError(
+        f"run {history.record.run_id} has completed",
+        remedy=f"`fleetctl submit {history.record.spec_source}` starts another run",
+    )
+
+
+def _came_back(look: Look) -> bool:
+    """Slurm has restarted the job since its newest attempt began."""
+    return look.restarts > look.past.restart_count
+
+
+def _covers(look: Look, wanted: Wanted) -> bool:
+    """Whether the newest wish and the job's exclusions say all of it already."""
+    wish = look.history.wish
+    if wish is None or wish.from_step != wanted.from_step:
+        return False
+    return all(wanted.exclude <= hosts(job.excluded_nodes) for job in look.jobs or ())
+
+
+def hosts(text: str) -> frozenset[str]:
+    """The names in a host list."""
+    from fleetctl.slurm.hosts import expand  # ClusterShell takes a while to import
+
+    return frozenset(expand(text)) if text else frozenset()
+
+
+def _alive(look: Look, wanted: Wanted) -> Deed | NotYet:
+    if _came_back(look) and _covers(look, wanted):
+        return Deed.NOTHING
+    if not look.may_restart:
+        raise UsageError(
+            f"run {look.history.record.run_id} runs, and its spec does not let Slurm requeue it (recovery.requeue)",
+            remedy=f"cancel it, and `fleetctl submit {look.history.record.spec_source}`",
+        )
+    if look.unresponsive:
+        names = ", ".join(look.unresponsive)
+        return NotYet(f"Slurm does not reach {names} and has not found it down: requeued now, the job loses its GPUs")
+    return Deed.REQUEUE
+
+
+def _completing(look: Look, wanted: Wanted) -> Deed | NotYet:
+    if _came_back(look) and wanted.task not in look.history.not_started:
+        return Deed.NOTHING if _covers(look, wanted) else Deed.WISH
+    return NotYet(f"Slurm is still cleaning up after job {look.history.job_id} and does not tell how it ended")
+
+
+def _ended(look: Look, wanted: Wanted) -> Deed | NotYet:
+    history = look.history
+    states = {job.state.base for job in look.jobs or ()}
+    if BaseState.CANCELLED in states and wanted.task not in history.given_back:
+        raise cancelled(history)
+    newest = last_attempts(history).get(wanted.task)
+    if states == {BaseState.COMPLETED} or (BaseState.CANCELLED in states and newest and ended_well(newest)):
+        raise _completed(history)
+    if any(job.state.flags for job in look.jobs or ()):
+        return NotYet(f"Slurm has not finished with job {history.job_id}")
+    if look.may_restart and states <= _REQUEUED_WHEN_ENDED:
+        return Deed.REQUEUE_ENDED
+    return _submit(history, wanted)
+
+
+def _submit(history: History, wanted: Wanted) -> Deed:
+    if wanted.task is not None:
+        raise UsageError(
+            f"Slurm cannot start element {wanted.task} again, and one element of a sweep cannot be submitted alone",
+            remedy=f"`fleetctl submit {history.record.spec_source} --again` starts the whole sweep again",
+        )
+    return Deed.SUBMIT
+
+
+def _forgotten(look: Look, wanted: Wanted) -> Deed:
+    history = look.history
+    newest = last_attempts(history).get(wanted.task)
+    if history.observed_end == RunState.COMPLETED or (newest is not None and ended_well(newest)):
+        raise _completed(history)
+    if not _is_proved(look, wanted.task):
+        raise CannotTell(
+            f"Slurm has forgotten job {history.job_id}, and nothing proves that it was not cancelled",
+            remedy=f"`fleetctl submit {history.record.spec_source} --again` starts another run",
+        )
+    return _submit(history, wanted)
+
+
+def _is_proved(look: Look, task: int | None) -> bool:
+    """Whether the record tells of an end that was no cancel, and of nothing after it.
+
+    A failed attempt is such an end only where nobody may start the job again: else Slurm may have requeued it, and its
+    user may have cancelled it while it waited.
+    """
+    history = look.history
+    if task in history.held:
+        return True
+    if look.past.asked_since:
+        return False
+    if task in history.given_back or history.observed_end in _ENDS_BUT_CANCEL:
+        return True
+    newest = last_attempts(history).get(task)
+    return not look.may_restart and newest is not None and bool(newest.exit_code) and not newest.terminated

@@ -1,0 +1,94 @@
+"""Who this process is and where its checkpoints go: fleetctl's environment, or the caller. Python 3.8 and newer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Mapping, NamedTuple
+
+from fleetctl.train.layout import ATTEMPT, RUN_ID
+
+_DEFAULT_INTERVAL_S = 600.0  # a training that names nothing loses at most ten minutes
+_SAVES_PER_RESTART = 1_000_000  # torchrun restarts its ranks within one attempt: their saves are numbered apart
+
+
+class Settings(NamedTuple):
+    """`shards` ranks write. Empty texts where fleetctl says nothing; `by_hand` when it does not choose what to load."""
+
+    directory: str
+    run_id: str
+    attempt: str
+    attempt_dir: str
+    flag: str
+    resume_path: str
+    rank: int
+    shards: int
+    first_seq: int
+    interval_s: float | None
+    every_steps: int | None
+    by_hand: bool
+
+
+def read_settings(
+    env: Mapping[str, str],
+    *,
+    directory: str | None,
+    rank: int | None,
+    shards: int,
+    interval_s: float | None,
+    every_steps: int | None,
+) -> Settings:
+    """Raises ValueError with the remedy. FLEETCTL_CHECKPOINT_DIR wins over `directory`: fleetctl looks only there."""
+    chosen = env.get("FLEETCTL_CHECKPOINT_DIR") or directory
+    if not chosen:
+        raise ValueError(
+            "no checkpoint directory: give the spec a `checkpoint` section, or Checkpointer(directory=...)"
+        )
+    rank = _number(env, "RANK", "SLURM_PROCID", 0) if rank is None else rank
+    world = _number(env, "WORLD_SIZE", "SLURM_NTASKS", 1)
+    if shards not in (1, world):
+        raise ValueError(f"shards={shards} with {world} ranks: either rank 0 writes all (1) or each its own ({world})")
+    if not 0 <= rank < max(world, 1):
+        raise ValueError(f"rank {rank} is not one of {world} ranks: set WORLD_SIZE together with RANK")
+    run_id, attempt = env.get("FLEETCTL_RUN_ID") or "local", env.get("FLEETCTL_ATTEMPT") or "0.0"
+    if RUN_ID.fullmatch(run_id) is None or ATTEMPT.fullmatch(attempt) is None:
+        raise ValueError(f"FLEETCTL_RUN_ID={run_id!r} with FLEETCTL_ATTEMPT={attempt!r} is not fleetctl's")
+    told = env.get("FLEETCTL_RUN_ID") and env.get("FLEETCTL_CHECKPOINT_DIR")
+    return Settings(
+        directory=os.path.abspath(chosen),
+        run_id=run_id,
+        attempt=attempt,
+        attempt_dir=env.get("FLEETCTL_ATTEMPT_DIR", ""),
+        flag=env.get("FLEETCTL_SAVE_FLAG", ""),
+        resume_path=env.get("FLEETCTL_RESUME_PATH", ""),
+        rank=rank,
+        shards=shards,
+        first_seq=_number(env, "TORCHELASTIC_RESTART_COUNT", "", 0) * _SAVES_PER_RESTART,
+        interval_s=_interval(env, interval_s, every_steps),
+        every_steps=_every(every_steps),
+        by_hand=not told and not env.get("FLEETCTL_RESUME_PATH"),
+    )
+
+
+def _interval(env: Mapping[str, str], given: float | None, every_steps: int | None) -> float | None:
+    if given is None:
+        with contextlib.suppress(ValueError):
+            given = float(env.get("FLEETCTL_CHECKPOINT_INTERVAL_S", ""))
+    if given is None:
+        return None if every_steps else _DEFAULT_INTERVAL_S
+    if not given > 0:
+        raise ValueError(f"interval_s={given} is no number of seconds above 0")
+    return given
+
+
+def _every(every_steps: int | None) -> int | None:
+    if every_steps is not None and every_steps < 1:
+        raise ValueError(f"every_steps={every_steps} is less than 1: leave it out to save by time")
+    return every_steps
+
+
+def _number(env: Mapping[str, str], first: str, second: str, default: int) -> int:
+    for name in (first, second):
+        with contextlib.suppress(ValueError):
+            return int(env.get(name, ""))
+    return default

@@ -1,0 +1,389 @@
+"""`fleetctl ckpt` as its user calls it, on checkpoints that Checkpointer wrote. No Slurm is asked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetctl.checkpoint.storage import LocalStorage
+from fleetctl.cli.app import run as run_here
+from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.model import EventKind, RunKind, RunRecord
+from fleetctl.rundir.store import RunDir, Store
+from fleetctl.train import layout
+from fleetctl.train.checkpointer import Checkpointer
+from tests.checkpoints import write_checkpoint, write_staged
+from tests.support import BIN, Cli
+
+NOW = datetime.now(UTC)
+KEYS = [
+    "name", "path", "training_step", "run_id", "attempt", "saved_at", "size_bytes", "validity", "level", "reason",
+    "bytes_read",
+]  # fmt: skip
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli({"HOME": str(tmp_path), "PATH": "/nonexistent"}, tmp_path / "runs")
+
+
+def train(directory: Path, *steps: int, run: RunDir | None = None, attempt: str = "1.0", resume: str = "") -> None:
+    """Save at these steps as a training does that launch has started."""
+    environ = {"FLEETCTL_CHECKPOINT_DIR": str(directory)}
+    if run is not None:
+        environ |= {"FLEETCTL_RUN_ID": run.run_id, "FLEETCTL_ATTEMPT": attempt, "FLEETCTL_RESUME_PATH": resume}
+        environ |= {"FLEETCTL_ATTEMPT_DIR": str(run.attempt_dir(attempt, None))}
+    with Checkpointer(environ=environ) as checkpoints:
+        if resume:
+            checkpoints.load()
+        for step in steps:
+            checkpoints.save(step, {"weights": bytes(range(256)) * 20, "step": step}, wait=True)
+
+
+def make_run(runs: Path, workdir: Path, *, kind: RunKind = RunKind.PLAIN, **checkpoint: str) -> RunDir:
+    record = RunRecord("demo-abc234", "demo", "me", NOW, kind, "d", "train.yaml", str(workdir), 1, 2, "c", "0")
+    store = Store(runs)
+    store.ensure()
+    assert store.reserve(record.run_id)
+    return store.fill(record, "name: demo\n", {"checkpoint": {"dir": "ckpt", **checkpoint} if checkpoint else None})
+
+
+def claim(run: RunDir, number: tuple[int, int], *stands: str, task: int | None = None, over: bool = False) -> None:
+    """What launch writes when an attempt starts, and, if it is over, when it ends."""
+    attempts = Attempts(run.attempts_dir(task))
+    assert attempts.claim(number)
+    attempts.write_stands(number, stands, NOW, "7")
+    facts: dict[str, Any] = {"submission": 1, "attempt": f"{number[0]}.{number[1]}", "task": task, "job_id": "7"}
+    log = run.event_log("job-7")
+    log.append(NOW, EventKind.ATTEMPT_STARTED, **facts, host="n1")
+    if over:
+        log.append(NOW, EventKind.ATTEMPT_ENDED, **facts, exit_code=1, terminated=False, ending="failed")
+
+
+def name(step: int, attempt: str = "1.0", run_id: str = "demo-abc234") -> str:
+    return layout.committed_name(step, run_id, attempt)
+
+
+def asked(cli: Cli, code: int, *args: str) -> Any:
+    done = cli("ckpt", *args, "--json")
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def flip(folder: Path) -> None:
+    raw = bytearray((folder / "shard-00000.bin").read_bytes())
+    raw[-1] ^= 1
+    (folder / "shard-00000.bin").write_bytes(raw)
+
+
+def test_what_checkpointer_writes_is_valid_at_every_level(cli: Cli, tmp_path: Path) -> None:
+    train(tmp_path / "c", 10, 20)
+    for level in ("names", "structure", "content"):
+        found = asked(cli, 0, "verify", str(tmp_path / "c"), "--level", level)
+        assert [(one["training_step"], one["validity"], one["level"]) for one in found] == [
+            (20, "valid", level),
+            (10, "valid", level),
+        ]
+        assert all(list(one) == KEYS for one in found)
+    assert found[0]["path"] == str(tmp_path / "c" / name(20, "0.0", "local"))
+    assert found[0]["bytes_read"] > found[0]["size_bytes"] > 5000
+    assert found[0]["reason"] is None
+
+
+def test_a_list_is_newest_first_with_what_is_wrong(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    train(directory, 10, 20)
+    os.truncate(directory / name(20, "0.0", "local") / "shard-00000.bin", 100)
+    (directory / "evil\n\x1b[2J").mkdir()
+    write_staged(directory, 30)
+    done = cli("ckpt", "ls", str(directory))
+    assert done.returncode == 0, done.stderr
+    head, *rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert head == ["STEP", "AGE", "SIZE", "VALIDITY", "LEVEL", "REASON", "NAME"]
+    assert [row[0] for row in rows] == ["30", "20", "10", ""]
+    assert [row[3] for row in rows] == ["in_progress", "corrupt", "valid", "unknown"]
+    assert rows[2][2:3] == ["5.3 KiB"]
+    assert rows[2][1].endswith("s")
+    assert rows[3][6] == "evil\\n\\x1b[2J"
+
+
+def test_one_checkpoint_can_be_named(cli: Cli, tmp_path: Path) -> None:
+    train(tmp_path / "c", 10, 20)
+    flip(tmp_path / "c" / name(20, "0.0", "local"))
+    one = str(tmp_path / "c" / name(20, "0.0", "local"))
+    assert [found["validity"] for found in asked(cli, 11, "verify", one)] == ["corrupt"]
+    assert [found["validity"] for found in asked(cli, 0, "verify", one + "/", "--level", "structure")] == ["valid"]
+    assert [found["validity"] for found in asked(cli, 11, "verify", str(tmp_path / "c"), "--step", "20")] == ["corrupt"]
+    assert [found["validity"] for found in asked(cli, 0, "verify", str(tmp_path / "c"))] == ["corrupt", "valid"]
+
+
+def test_a_list_is_short_unless_all_is_asked(cli: Cli, tmp_path: Path) -> None:
+    for step in range(60):
+        write_checkpoint(tmp_path / "c", step)
+    done = cli("ckpt", "ls", str(tmp_path / "c"))
+    assert len(done.stdout.splitlines()) == 51
+    assert done.stderr == "10 more: --all\n"
+    assert len(asked(cli, 0, "ls", str(tmp_path / "c"), "--all")) == 60
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify", "resolve"])
+def test_exit_codes_and_one_line(verb: str, cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    directory.mkdir()
+    for words, code, text in (
+        (str(directory), 11, "fleetctl: no valid checkpoint in "),
+        (str(tmp_path / "missing"), 2, "is no folder"),
+        ("nobody", 12, "no run 'nobody'"),
+    ):
+        done = cli("ckpt", verb, words)
+        assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr
+    train(directory, 10)
+    assert cli("ckpt", verb, str(directory)).returncode == 0
+    os.truncate(directory / name(10, "0.0", "local") / "shard-00000.bin", 100)
+    assert cli("ckpt", verb, str(directory)).returncode == 11
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify", "resolve"])
+def test_what_cannot_be_read_is_not_a_no(verb: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert cli("ckpt", verb, str(tmp_path / "loop")).returncode == 3
+    make_run(cli.runs, tmp_path, load="latest")
+    (tmp_path / "ckpt").touch()
+    assert cli("ckpt", verb, "demo").returncode == 3
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    write_checkpoint(tmp_path / "c", 10)
+    monkeypatch.setattr(LocalStorage, "open", refuse)
+    assert run_here(["ckpt", verb, str(tmp_path / "c")]) == 3
+    monkeypatch.setattr(LocalStorage, "look", lambda *args: None)
+    assert run_here(["ckpt", verb, str(tmp_path / "c")]) == 11
+
+
+def test_a_later_unreadable_one_does_not_hide_a_valid_one(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "c", 10)
+    newer = write_checkpoint(tmp_path / "c", 20)
+    whole = LocalStorage.open
+
+    def refuse(self: LocalStorage, directory: Path, *inside: str) -> Any:
+        if inside[0] == newer.name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return whole(self, directory, *inside)
+
+    monkeypatch.setattr(LocalStorage, "open", refuse)
+    for verb in ("ls", "verify", "resolve"):
+        assert run_here(["ckpt", verb, str(tmp_path / "c")]) == 0
+
+
+def test_an_error_is_json_after_what_is_known(cli: Cli, tmp_path: Path) -> None:
+    train(tmp_path / "c", 10)
+    flip(tmp_path / "c" / name(10, "0.0", "local"))
+    done = cli("ckpt", "verify", str(tmp_path / "c"), "--json")
+    assert json.loads(done.stdout)[0]["reason"] == "shard-00000.bin has another content than was written"
+    assert json.loads(done.stderr.splitlines()[-1])["exit_code"] == 11
+
+
+def test_resolve_says_why_not_the_newer_ones(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    train(directory, 10, 20, 30)
+    os.truncate(directory / name(20, "0.0", "local") / "shard-00000.bin", 100)
+    (directory / name(30, "0.0", "local") / "manifest.json").unlink()
+    write_staged(directory, 40)
+    write_staged(directory, 5)  # older than what is taken: nobody asks about it
+    found = asked(cli, 0, "resolve", str(directory))
+    assert list(found) == ["outcome", "why", *KEYS, "passed_over"]
+    assert (found["outcome"], found["training_step"], found["level"]) == ("resume", 10, "structure")
+    assert [(one["training_step"], one["validity"]) for one in found["passed_over"]] == [
+        (40, "in_progress"),
+        (30, "incomplete"),
+        (20, "corrupt"),
+    ]
+    said = cli("ckpt", "resolve", str(directory)).stdout
+    assert f"path     {directory}/{name(10, '0.0', 'local')}\n" in said
+    assert "manifest.json is missing" in said
+
+
+def test_without_a_choice_all_keys_are_null(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    found = asked(cli, 11, "resolve", str(tmp_path / "c"))
+    assert (found["outcome"], found["why"]) == ("scratch", "nothing was ever saved")
+    assert [found[key] for key in KEYS] == [None] * len(KEYS)
+
+
+# Runs
+
+
+def test_a_run_knows_its_folder_and_its_fence(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, load="latest")
+    directory = tmp_path / "ckpt"
+    claim(run, (1, 0), over=True)
+    train(directory, 10, 20, run=run)
+    claim(run, (2, 0), name(10), name(20), over=True)
+    # A rank of attempt 1.0 that was frozen wakes up, and another run saves into the same folder
+    write_checkpoint(directory, 99, run_id=run.run_id, attempt="1.0")
+    write_checkpoint(directory, 98, run_id="other", attempt="5.0")
+    found = asked(cli, 0, "resolve", "demo")
+    assert (found["training_step"], found["attempt"], found["run_id"]) == (20, "1.0", run.run_id)
+    assert [one["training_step"] for one in found["passed_over"]] == [99, 98]
+    train(directory, 30, run=run, attempt="2.0")
+    assert asked(cli, 0, "resolve", run.run_id)["training_step"] == 30
+    assert [one["training_step"] for one in asked(cli, 0, "verify", run.run_id)] == [30, 20, 10]
+    assert [one["validity"] for one in asked(cli, 0, "ls", run.run_id)] == ["unknown"] * 2 + ["valid"] * 3
+
+
+def test_a_first_start_takes_what_is_there_if_the_spec_says_so(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.runs, tmp_path, load="latest")
+    write_checkpoint(tmp_path / "ckpt", 50, run_id="older")
+    assert asked(cli, 0, "resolve", "demo")["training_step"] == 50
+
+
+def test_a_first_start_without_load_takes_nothing(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.runs, tmp_path, load="none")
+    write_checkpoint(tmp_path / "ckpt", 50, run_id="older")
+    assert asked(cli, 11, "resolve", "demo")["outcome"] == "scratch"
+
+
+def test_an_attempt_that_died_loading_makes_its_checkpoint_a_suspect(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, load="latest")
+    directory = tmp_path / "ckpt"
+    claim(run, (1, 0), over=True)
+    train(directory, 10, 20, run=run)
+    claim(run, (2, 0), name(10), name(20))
+    loading = {"schema": 1, "state": "loading", "path": str(directory / name(20)), "training_step": 20, "rank": 0}
+    Attempts(run.attempts_dir(None)).write((2, 0), "load.json", loading)
+    assert asked(cli, 0, "resolve", "demo")["training_step"] == 20  # it lives, and loads
+    log = run.event_log("job-7")
+    facts: dict[str, Any] = {"submission": 1, "attempt": "2.0", "task": None, "job_id": "7"}
+    log.append(NOW, EventKind.ATTEMPT_ENDED, **facts, exit_code=1, terminated=False, ending="failed")
+    found = asked(cli, 0, "resolve", "demo")
+    assert (found["training_step"], found["passed_over"][0]["validity"]) == (10, "suspect")
+    assert [one["validity"] for one in asked(cli, 0, "ls", "demo")] == ["suspect", "valid"]
+    os.truncate(directory / name(10) / "shard-00000.bin", 0)
+    found = asked(cli, 0, "resolve", "demo")
+    assert (found["training_step"], found["level"]) == (20, "content")
+    flip(directory / name(20))
+    assert asked(cli, 11, "resolve", "demo")["outcome"] == "hold"
+
+
+def test_what_was_saved_and_is_gone_holds(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, load="latest")
+    claim(run, (1, 0), over=True)
+    train(tmp_path / "ckpt", 10, run=run)
+    (tmp_path / "ckpt" / name(10)).rename(tmp_path / "moved")
+    found = asked(cli, 11, "resolve", "demo")
+    assert (found["outcome"], found["why"]) == ("hold", "something was saved, and nothing that counts is there now")
+
+
+def test_staging_of_a_live_attempt_is_in_progress(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, load="latest")
+    claim(run, (1, 0), over=True)
+    claim(run, (2, 0))
+    old = (datetime.now(UTC) - timedelta(days=1)).timestamp()
+    write_staged(tmp_path / "ckpt", 10, run_id="other", attempt="7.0")  # nobody here knows whether it lives
+    for attempt in ("1.0", "2.0"):
+        folder = write_staged(tmp_path / "ckpt", 10, run_id=run.run_id, attempt=attempt)
+        for path in (*folder.iterdir(), folder):
+            os.utime(path, (old, old))
+    assert {one["attempt"]: one["validity"] for one in asked(cli, 11, "ls", "demo")} == {
+        "7.0": "in_progress",
+        "2.0": "in_progress",
+        "1.0": "incomplete",
+    }
+
+
+def test_an_element_of_a_sweep_has_its_own_folder(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, kind=RunKind.SWEEP, load="latest")
+    write_checkpoint(tmp_path / "ckpt" / "1", 10, run_id=run.run_id)
+    claim(run, (2, 0), name(10), task=1)
+    assert asked(cli, 0, "resolve", "demo", "--task", "1")["training_step"] == 10
+    assert asked(cli, 11, "resolve", "demo", "--task", "0")["outcome"] == "scratch"
+    for words in (("demo",), ("demo", "--task", "2"), ("demo", "--task", "-1"), (str(tmp_path), "--task", "0")):
+        assert cli("ckpt", "ls", *words).returncode == 2
+
+
+def test_a_run_whose_checkpoints_cannot_be_judged_says_so(cli: Cli, tmp_path: Path) -> None:
+    make_run(cli.runs / "a", tmp_path)
+    make_run(cli.runs / "b", tmp_path, format="torch_dcp")
+    for runs, word in (("a", "no checkpoint section"), ("b", "format torch_dcp")):
+        done = cli("--runs", str(cli.runs / runs), "ckpt", "ls", "demo")
+        assert done.returncode == 2
+        assert word in done.stderr
+
+
+def test_a_run_of_the_whole_name_comes_before_a_folder_and_a_folder_before_a_guess(cli: Cli, tmp_path: Path) -> None:
+    run = make_run(cli.runs, tmp_path, load="latest")
+    train(tmp_path / "ckpt", 10, run=None)
+    here = tmp_path / "here"
+    write_checkpoint(here / "demo", 77)
+    write_checkpoint(here / run.run_id, 88)
+
+    def step(word: str) -> Any:
+        done = subprocess.run(
+            [BIN / "fleetctl", "ckpt", "resolve", word, "--json"],
+            cwd=here,
+            env=cli.environ,
+            capture_output=True,
+            check=True,
+        )
+        return json.loads(done.stdout)["training_step"]
+
+    assert [step(word) for word in (run.run_id, "demo", "demo-", f"./{run.run_id}")] == [10, 77, 10, 88]
+
+
+# A hostile tree
+
+
+def test_a_hostile_tree_neither_hangs_nor_raises(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    good = write_checkpoint(directory, 1)
+    loop = directory / name(90)
+    loop.symlink_to(loop.name)
+    os.mkfifo(directory / name(91))
+    (directory / name(92)).symlink_to("/")
+    inner = write_checkpoint(directory, 93)
+    (inner / "shard-00000.bin").unlink()
+    os.mkfifo(inner / "shard-00000.bin")
+    huge = write_checkpoint(directory, 94)
+    os.truncate(huge / "manifest.json", 1 << 30)
+    long = write_checkpoint(directory, 95)
+    os.truncate(long / "shard-00001.bin", 1 << 40)
+    (directory / ".staging").symlink_to(".staging")
+    for number in range(5000):
+        (directory / f"junk-{number}").touch()
+    for words in (("ls",), ("ls", "--all"), ("verify",), ("resolve",)):
+        began = datetime.now(UTC)
+        done = cli("ckpt", *words, str(directory))
+        assert done.returncode == 0, done.stderr
+        assert good.name in done.stdout
+        assert datetime.now(UTC) - began < timedelta(seconds=30)
+    assert [one["validity"] for one in asked(cli, 0, "verify", str(directory))] == ["corrupt"] * 6 + ["valid"]
+
+
+# Progress
+
+
+def test_a_long_look_shows_a_bar_on_a_terminal_only(cli: Cli, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", 1, data=bytes(9_000_000))
+    words = [str(BIN / "fleetctl"), "ckpt", "verify", str(tmp_path / "c"), "--json"]
+    outer, inner = pty.openpty()
+    environ = {**cli.environ, "TERM": "xterm", "COLUMNS": "80"}
+    done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, stderr=inner, timeout=60, check=True)
+    os.close(inner)
+    shown = os.read(outer, 1 << 16).decode()
+    os.close(outer)
+    assert "MiB" in shown
+    assert json.loads(done.stdout)[0]["validity"] == "valid"
+    assert cli(*words[1:]).stderr == ""

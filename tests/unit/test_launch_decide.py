@@ -1,0 +1,121 @@
+"""What an attempt's end means, and what the job side does next."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fleetctl.launch.classify import classify
+from fleetctl.launch.decide import Hold, Leave, Nodes, Policy, Requeue, Restart, Wait, after_attempt, brake, go_on
+from fleetctl.launch.limits import Horizon, horizon, save_at_s
+from fleetctl.rundir.model import Attempt, Ending, Progress
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TWO = Policy(2, 3, True)
+HALFWAY, THERE = Progress(10, 20, None), Progress(20, 20, None)
+
+
+@pytest.mark.parametrize(
+    ("codes", "stopped", "progress", "told", "ending"),
+    [
+        ({"train": 0}, None, None, False, Ending.FINISHED),
+        ({"train": 0}, None, THERE, False, Ending.FINISHED),
+        ({"train": 1}, None, THERE, False, Ending.FINISHED),  # its teardown failed: nothing is left to train
+        ({"train": 0}, None, HALFWAY, False, Ending.STOPPED_EARLY),
+        ({"train": 0}, None, HALFWAY, True, Ending.TOLD),
+        ({"train": 143}, None, HALFWAY, True, Ending.TOLD),
+        ({"train": -9}, None, HALFWAY, False, Ending.FAILED),
+        ({"train": 137}, Ending.NODE_LOST, HALFWAY, False, Ending.NODE_LOST),
+        ({"train": 143}, Ending.SAVED, HALFWAY, False, Ending.SAVED),
+        ({"train": 0}, Ending.SAVED, None, False, Ending.SAVED),
+        ({"train": 0}, None, Progress(3, None, None, done=True), True, Ending.FINISHED),
+    ],
+)
+def test_what_an_end_means(
+    codes: dict[str, int], stopped: Ending | None, progress: Progress | None, told: bool, ending: Ending
+) -> None:
+    assert classify(codes, stopped, progress, told=told).ending is ending
+
+
+def test_a_failure_has_a_name_a_status_and_a_signal() -> None:
+    killed = classify({"train": -9}, None, None, told=False)
+    assert (killed.status, killed.signal, killed.failure) == (137, 9, "step train: signal 9")
+    assert classify({"b": 3, "a": 0}, None, None, told=False).failure == "step b: status 3"
+    assert classify({"train": 0}, None, THERE, told=False).failure == ""
+
+
+def test_restart_where_enough_nodes_live() -> None:
+    assert go_on("failed", Nodes(("a", "b", "c")), TWO) == Restart(("a", "b"), "failed")
+    assert go_on("node lost", Nodes(("a", "c"), dead=("b",)), TWO) == Restart(("a", "c"), "node lost")
+    assert go_on("failed", Nodes(()), Policy(0, 3, False)) == Restart((), "failed"), "a hetjob: where Slurm puts it"
+
+
+def test_no_requeue_while_a_node_is_silent_and_not_down() -> None:
+    """22.05.8 would bring the job back without its GPUs and leak them."""
+    dead = Nodes(("a",), dead=("b",))
+    assert isinstance(go_on("node lost", dead, TWO), Wait)
+    assert isinstance(go_on("node lost", Nodes(("a",), paused=("b",)), TWO), Wait)
+    assert isinstance(go_on("x", Nodes(("a",), dead=("b", "c"), down=frozenset("b")), TWO), Wait)
+    assert isinstance(go_on("x", Nodes(("a",), dead=("b",), down=frozenset("b")), TWO), Requeue)
+    without_spares = Policy(2, 3, False)
+    down = Nodes(("a",), dead=("b",), down=frozenset("b"))
+    assert isinstance(go_on("x", down, without_spares), Wait), "without --no-kill Slurm requeues it by itself"
+
+
+@pytest.mark.parametrize("ending", [Ending.FINISHED, Ending.TOLD, Ending.FENCED])
+def test_what_is_not_ours_to_restart(ending: Ending) -> None:
+    assert after_attempt(ending, Nodes(("a", "b")), None, TWO) == Leave()
+
+
+def test_nothing_is_restarted_without_leave_and_a_brake_holds() -> None:
+    assert after_attempt(Ending.FAILED, Nodes(("a", "b")), None, Policy(2, None, False)) == Leave()
+    assert after_attempt(Ending.FAILED, Nodes(("a", "b")), "why", TWO) == Hold("why")
+    assert after_attempt(Ending.FAILED, Nodes(("a", "b")), None, TWO) == Restart(("a", "b"), "failed")
+    assert isinstance(after_attempt(Ending.SAVED, Nodes(("a", "b")), None, TWO), Requeue)
+
+
+def failed(minute: float, step: int | None, failure: str = "step train: signal 9") -> Attempt:
+    end = NOW + timedelta(minutes=minute)
+    return Attempt("1.0", "7", "n", NOW, ended_at=end, exit_code=1, failure=failure, progress_step=step)
+
+
+def test_brakes_count_progress_and_not_restarts() -> None:
+    assert brake([], 3) is None
+    assert brake([failed(0, 10)], 3) is None
+    assert brake([failed(0, 10), failed(60, 10)], 3) is None
+    assert brake([failed(0, 10), failed(60, 10), failed(120, 10)], 3) is not None
+    assert brake([failed(60 * i, 10 * i) for i in range(50)], 3) is None, "each one got further"
+    assert brake([failed(0, 10), failed(60, 10), failed(120, 20)], 3) is None
+    assert brake([failed(0, None), failed(60, None), failed(120, None)], 3) is not None, "never saved at all"
+    assert brake([failed(0, 10), failed(60, 10, "status 1"), failed(120, 10)], 3) is None, "not the same failure"
+
+
+def test_two_quick_failures_hold() -> None:
+    assert brake([failed(0, 10), failed(5, 10)], 3) is not None
+    assert brake([failed(0, 10), failed(5, 20)], 3) is None
+    assert brake([failed(0, 10), failed(11, 10)], 3) is None
+    assert brake([failed(0, 10)], 1) is not None
+
+
+def test_what_was_nobodys_failure_neither_counts_nor_clears() -> None:
+    lost = Attempt("1.1", "7", "n", NOW, ended_at=NOW, exit_code=137, failure="", ending=Ending.NODE_LOST)
+    assert brake([failed(0, 10), lost, failed(5, 10)], 3) is not None
+    assert brake([lost] * 9, 3) is None
+
+
+def test_the_nearer_end_counts_whatever_a_clock_says() -> None:
+    assert horizon(100.0, 40.0, wall_left_s=9000.0, limit_s=600.0, preempted=False).ends_at_s == 640.0
+    assert horizon(100.0, 40.0, wall_left_s=30.0, limit_s=600.0, preempted=False).ends_at_s == 130.0
+    assert horizon(100.0, None, wall_left_s=30.0, limit_s=None, preempted=False).ends_at_s == 130.0
+    assert horizon(100.0, 0.0, wall_left_s=30.0, limit_s=10.0, preempted=True).ends_at_s == 130.0
+    assert horizon(100.0, 0.0, wall_left_s=None, limit_s=None, preempted=False).ends_at_s is None
+
+
+def test_the_margin_is_learned_from_measured_saves() -> None:
+    day = Horizon(86_400.0, 86_400.0)
+    assert save_at_s(day, 200.0, 0.0) == 86_400.0 - 430.0
+    assert save_at_s(day, None, 0.0) == 86_400.0 - 150.0
+    assert save_at_s(Horizon(60.0, 60.0), 0.1, 0.0) == 45.0, "a short limit still trains"
+    assert save_at_s(Horizon(60.0, 3600.0, preempted=True), 1.0, 7.0) == 7.0
+    assert save_at_s(Horizon(None, 0.0), 1.0, 0.0) is None

@@ -1,0 +1,181 @@
+"""Checkpointer loads what is whole, and tells what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from fleetctl.train.checkpointer import CannotLoad, CheckpointDamaged, Checkpointer, Loaded
+from fleetctl.train.layout import MANIFEST
+from tests.unit.checkpoint_site import Site, flip, load_rank, open_rank
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    for opened in site.opened:
+        opened.__exit__(RuntimeError)  # ends its thread, whatever the test made of it
+
+
+def test_load_is_told_step_by_step(site: Site) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": numpy.zeros(9)})
+    seen = []
+    told = site.attempt("9.0") / "load.json"
+    real, fake = site.time.sleep, site.path(7)
+    (fake / MANIFEST).rename(hidden := site.folder / "hidden")
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        seen.append(json.loads(told.read_text()))
+        if len(seen) == 3:
+            hidden.rename(fake / MANIFEST)
+
+    assert site.load(7, sleep=sleep).training_step == 7
+    assert [record["state"] for record in seen] == ["loading"] * 3
+    record = json.loads(told.read_text())
+    assert record == {
+        "schema": 1,
+        "state": "loaded",
+        "path": str(fake),
+        "training_step": 7,
+        "rank": 0,
+        "why": None,
+        "time": "2023-11-14T22:13:20.250+00:00",
+    }
+    assert os.listdir(site.attempt("9.0")) == ["load.json"]
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+SHARD = "shard-00000.bin"
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit of data": (lambda path: flip(path / SHARD, -1), "shard-00000.bin: .* digest"),
+    "a flipped bit of the header": (lambda path: flip(path / SHARD, 40), "shard-00000.bin"),
+    "another start": (lambda path: flip(path / SHARD, 0), "starts with"),
+    "a cut": (lambda path: os.truncate(path / SHARD, 100), "has 100 bytes"),
+    "zeros": (lambda path: zeros(path / SHARD), "starts with"),
+    "no shard": (lambda path: (path / SHARD).unlink(), "cannot be read: shard-00000.bin: No such"),
+    "a folder as shard": (lambda path: a_folder(path / SHARD), "Is a directory"),
+    "no manifest": (lambda path: (path / MANIFEST).unlink(), "cannot be read: manifest.json"),
+    "an empty manifest": (lambda path: (path / MANIFEST).write_bytes(b""), "not JSON"),
+    "a flipped manifest": (lambda path: flip(path / MANIFEST, 60), "manifest.json"),
+}
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_told_and_never_loaded(site: Site, damage: Callable[[Path], object], told: str) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": numpy.arange(9.0), "y": [1]})
+    damage(site.path(7))
+    with pytest.raises(CheckpointDamaged, match=told):
+        site.load(7)
+    record = json.loads((site.attempt("9.0") / "load.json").read_text())
+    assert (record["state"], record["training_step"]) == ("failed", None)
+    assert str(site.path(7)) in record["why"]
+    other = open_rank(
+        site, 5, 6, "9.0", shards=1, env={"FLEETCTL_RESUME_PATH": str(site.path(7))}, sleep=site.time.sleep
+    )
+    with pytest.raises(CheckpointDamaged):
+        other.load()
+    assert json.loads((site.attempt("9.0") / "load-failed-5.json").read_text())["rank"] == 5
+
+
+def test_a_checkpoint_under_another_name_is_not_loaded(site: Site) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {})
+    site.path(7).rename(site.path(8))
+    with pytest.raises(CheckpointDamaged, match="not what the folder's name says"):
+        site.load(8)
+
+
+def test_another_number_of_shards_is_told(site: Site) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {})
+    with pytest.raises(CannotLoad, match="shards=1, this training has shards=2"):
+        load_rank(site, 7, 0, 2)
+
+
+def test_what_was_loaded_is_not_saved_again(site: Site) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(10, {})
+    loader = site.open("9.0", {"FLEETCTL_RESUME_PATH": str(site.path(10))}, every_steps=10)
+    loader.load()
+    assert not loader.due(10)
+    assert loader.due(20)
+
+
+def by_hand(folder: Path, **more: Any) -> Checkpointer:
+    return Checkpointer(directory=str(folder), environ=more.pop("env", {}), sleep=lambda seconds: None, **more)
+
+
+def test_by_hand_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with by_hand(tmp_path / "new" / "ckpt") as checkpoints:
+        assert checkpoints.load() is None
+        for step in (9, 10, 200):
+            checkpoints.save(step, {"x": step})
+    folder = tmp_path / "new" / "ckpt"
+    (folder / "step-000000999@local@0.0").mkdir()
+    (folder / "step-junk").mkdir()
+    flip(folder / "step-000000200@local@0.0" / "shard-00000.bin", -1)
+    with by_hand(folder) as checkpoints:
+        assert checkpoints.load() == Loaded(10, {"x": 10})
+    told = capsys.readouterr().err
+    assert told.count("trying the one before") == 2
+    flip(folder / "step-000000010@local@0.0" / "shard-00000.bin", -1)
+    flip(folder / "step-000000009@local@0.0" / MANIFEST, 30)
+    with by_hand(folder) as checkpoints, pytest.raises(CheckpointDamaged, match="step-000000999"):
+        checkpoints.load()
+
+
+def test_by_hand_all_ranks_choose_the_same(tmp_path: Path) -> None:
+    def open_one(rank: int) -> Checkpointer:
+        return by_hand(tmp_path, shards=2, env={"RANK": str(rank), "WORLD_SIZE": "2"})
+
+    with open_one(1) as second, open_one(0) as first:
+        for step in (1, 2):
+            second.save(step, {"rank": 1}, wait=True)
+            first.save(step, {"rank": 0}, wait=True)
+    flip(tmp_path / "step-000000002@local@0.0" / "shard-00001.bin", -1)
+    assert [open_one(rank).load() for rank in range(2)] == [Loaded(1, {"rank": 0}), Loaded(1, {"rank": 1})]
+
+
+def test_without_a_checkpoint_section_a_run_loads_only_its_own(tmp_path: Path) -> None:
+    with by_hand(tmp_path, env={"FLEETCTL_RUN_ID": "other"}) as checkpoints:
+        checkpoints.save(5, {})
+    with by_hand(tmp_path, env={"FLEETCTL_RUN_ID": "mine"}) as checkpoints:
+        assert checkpoints.load() is None
+        checkpoints.save(4, {}, wait=True)
+        assert checkpoints.load() == Loaded(4, {})
+
+
+def test_only_the_training_process_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = by_hand(tmp_path)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="forked"):
+        checkpoints.save(1, {})
+
+
+def test_a_fault_of_ours_is_raised_and_not_taken_for_a_save(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fleetctl.train.commit.encode_manifest", wrong)
+    checkpoints = site.open()
+    checkpoints.save(1, {})
+    with pytest.raises(ZeroDivisionError):
+        checkpoints.wait()
