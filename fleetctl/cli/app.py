@@ -25,6 +25,7 @@ _COMMANDS = {
     "wait": ("fleetctl.cli.wait", "Wait for the end of a run."),
     "why": ("fleetctl.cli.why", "Why a run is not running, in words."),
     "cancel": ("fleetctl.cli.cancel", "Cancel a run."),
+    "requeue": ("fleetctl.cli.requeue", "Bring a run back."),
     "resolve": ("fleetctl.cli.resolve", "Find out what became of a submission without answer."),
     "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),

@@ -12,7 +12,7 @@ import click
 
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, note, print_fields, print_json, print_table
-from fleetctl.cli.runs import _complete_run
+from fleetctl.cli.runs import complete_run
 
 if TYPE_CHECKING:
     from fleetctl.checkpoint.model import Checked, Choice, Entry, Level
@@ -27,7 +27,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 def _where(command: Command) -> Command:
     """RUN_OR_PATH and --task, the same on every command."""
     command = click.option("--task", type=int, metavar="I", help="Element I of a sweep.")(command)
-    return click.argument("target", metavar="RUN_OR_PATH", shell_complete=_complete_run)(command)
+    return click.argument("target", metavar="RUN_OR_PATH", shell_complete=complete_run)(command)
 
 
 @click.group()

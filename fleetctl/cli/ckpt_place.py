@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.model import Checked, Entry, Fence, Load, entry_of, load_of, one_line, suspects
+from fleetctl.checkpoint.model import Checked, Entry, Fence, entry_of, one_line
 from fleetctl.checkpoint.staging import list_staged
 from fleetctl.checkpoint.storage import LocalStorage
 from fleetctl.errors import CannotTell, RunUnknown, UsageError
+from fleetctl.launch.resume import known
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.files import read_json
 from fleetctl.rundir.history import History, finished_well
-from fleetctl.rundir.model import Attempt, AttemptNumber, Ending, RunKind, attempt_name, attempt_number
+from fleetctl.rundir.model import Attempt, AttemptNumber, RunKind, attempt_name
 
 if TYPE_CHECKING:
     from fleetctl.cli.context import App
@@ -101,19 +102,16 @@ def _of_run(here: App, run: RunDir, task: int | None) -> Place:
     names = storage.names(directory)
     newest = attempts.newest()
     restart = (newest[0] + 1, 0)
-    before = attempts.stands_before(restart)
-    fence = Fence.open(run.run_id) if latest else Fence(run.run_id, frozenset(), None)
-    if before is not None:
-        fence = Fence(run.run_id, before[1], before[0])
+    before = known(attempts, restart, history, task, latest=latest)
     live = newest if _lives(history, task, newest) else None
     return Place(
         directory=directory,
         names=names,
         staged=list_staged(storage, directory, here.clock.now(), _owner(run.run_id, live)),
-        fence=fence,
-        suspects=suspects(_loads(attempts, history, task), restart),
-        once_valid=_once_valid(attempts, before),
-        at_most_step=history.wish.from_step if history.wish is not None else None,
+        fence=before.fence,
+        suspects=before.suspects,
+        once_valid=before.once_valid,
+        at_most_step=before.at_most_step,
     )
 
 
@@ -142,19 +140,3 @@ def _of_task(history: History, task: int | None) -> list[Attempt]:
 def _owner(run_id: str, live: AttemptNumber | None) -> Callable[[Entry], bool | None]:
     """Of our run it is known who lives; of another, nothing."""
     return lambda entry: entry.attempt == live if entry.run_id == run_id else None
-
-
-def _loads(attempts: Attempts, history: History, task: int | None) -> list[Load]:
-    """What the attempts said of loading; one that was ended from outside while it loaded did not die of that."""
-    died = (Ending.FAILED, Ending.STOPPED_EARLY)
-    outside = {attempt_number(one.name) for one in _of_task(history, task) if one.ending not in died}
-    said = [(number, load_of(number, raw)) for number in attempts.numbers() for raw in attempts.loads(number)]
-    return [load for number, load in said if load is not None and (load.state != "loading" or number not in outside)]
-
-
-def _once_valid(attempts: Attempts, before: tuple[AttemptNumber, frozenset[str]] | None) -> bool:
-    """As the job side has it: something stood in the newest claim, or was committed since."""
-    if before is None:
-        return False
-    since = (number for number in attempts.numbers() if number >= before[0])
-    return bool(before[1]) or any(save.committed for number in since for save in attempts.saves(number))

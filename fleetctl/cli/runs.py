@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     root = ctx.find_root().params.get("runs_root") or os.environ.get("FLEETCTL_RUNS") or "~/fleetctl-runs"
     folder = os.path.expanduser(root)
     names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -31,7 +31,7 @@ def _complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 def run_argument(command: Command) -> Command:
     """The RUN argument: an id, the start of one, or a job id."""
-    return click.argument("run", metavar="RUN", shell_complete=_complete_run)(command)
+    return click.argument("run", metavar="RUN", shell_complete=complete_run)(command)
 
 
 def user_name() -> str:

@@ -13,7 +13,7 @@ from fleetctl.launch.judge import Notice, NoticeKind
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.limits import LEAVE_S
 from fleetctl.launch.model import step_nodes
-from fleetctl.launch.resume import Resume, judges
+from fleetctl.launch.resume import Resume, collect, judges
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
@@ -101,6 +101,7 @@ class Running:
         """Until all steps have ended."""
         lead, number = self._lead, self._start.number
         self._saver.learn(read_horizon(lead))
+        collect(lead.order.checkpoint, number, lead.run.run_id, lead.job.task)
         while (codes := self._steps.poll()) is None:
             self._heed_nodes()
             self._heed_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fleetctl.errors import JobSideError
+from fleetctl.errors import FleetctlError, JobSideError, JobUnknown
 from fleetctl.launch.attempt import Running, Start, note_lost
 from fleetctl.launch.classify import Ended
 from fleetctl.launch.decide import Action, Hold, Leave, Nodes, Requeue, Restart, Wait, after_attempt, brake, go_on
@@ -14,11 +14,13 @@ from fleetctl.launch.lead import Lead
 from fleetctl.launch.leave import give_back, hold, requeue
 from fleetctl.launch.resume import choose
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, attempt_name
-from fleetctl.slurm.model import BaseState
+from fleetctl.slurm.model import BaseState, JobState, StateFlag
 
 if TYPE_CHECKING:
     from fleetctl.launch.watch import Watch
 
+_ASK_AGAIN_S = 5.0
+_GO_ON = frozenset({StateFlag.SIGNALING, StateFlag.RESIZING, StateFlag.STOPPED})  # each hides the base state
 _SETTLE_S = 1.0  # scancel ends the steps and us at about the same time: who was first must not matter
 _TICK_S = 0.5
 _ASK_DOWN_S = 10.0  # how often Slurm is asked for the state of all nodes while we wait for one to be DOWN
@@ -105,10 +107,12 @@ class Head:
     def _next(self, ended: Ended) -> Action:
         """What follows, after a last look at whether anybody wants the run to end."""
         lead = self._lead
-        if ended.ending is Ending.FINISHED or self._is_told(_SETTLE_S):
+        if ended.ending is Ending.FINISHED or lead.order.max_failures is None or self._is_told(_SETTLE_S):
+            return Leave()
+        if not self._is_still_ours():
             return Leave()
         history = lead.run.history()
-        if history.cancelled_at is not None or self._is_ending():
+        if history.cancelled_at is not None:
             return Leave()
         mine = [attempt for attempt in history.attempts if attempt.task == lead.job.task]
         why_not = brake(mine, lead.order.max_failures) if ended.failure and lead.order.max_failures else None
@@ -120,10 +124,21 @@ class Head:
             self._poll()
         return self._lead.world.told_to_end()
 
-    def _is_ending(self) -> bool:
-        """Whether Slurm is taking this job down. No answer is no: inside our own allocation a restart harms nobody."""
-        found = self._lead.ask(lambda: self._lead.world.slurm.allocation(self._lead.raw_job_id))
-        return found is not None and found.state.base not in (BaseState.RUNNING, BaseState.SUSPENDED, None)
+    def _is_still_ours(self) -> bool:
+        """Whether Slurm still runs this start of this job. Asked until it answers: a head whose host was cut off does
+        not know that the job was requeued meanwhile, and must neither restart nor hold what others run by now."""
+        while not self._lead.world.told_to_end():
+            try:
+                found = self._lead.world.slurm.allocation(self._lead.raw_job_id)
+            except JobUnknown:
+                return False
+            except FleetctlError as error:
+                self._lead.world.say(f"fleetctl: {error.message}; asking again before anything is restarted")
+                self._is_told(_ASK_AGAIN_S)
+                continue
+            restarts = self._lead.job.restart_count if found.restarts is None else found.restarts
+            return _goes_on(found.state) and restarts == self._lead.job.restart_count
+        return False
 
     def _poll(self) -> None:
         for notice in self._watch.poll(_TICK_S):
@@ -199,3 +214,9 @@ class Head:
         while self._is_batch_script and not lead.world.told_to_end():
             self._clock.sleep(_TICK_S)
         return status
+
+
+def _goes_on(state: JobState) -> bool:
+    if state.base is None:
+        return bool(state.flags) and state.flags <= _GO_ON
+    return state.base in (BaseState.RUNNING, BaseState.SUSPENDED) and StateFlag.COMPLETING not in state.flags

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fleetctl.checkpoint.model import Choice, Fence, Level, Outcome, load_of, suspects
-from fleetctl.checkpoint.resolve import resolve
+from fleetctl.checkpoint.resolve import Patience, resolve
 from fleetctl.checkpoint.select import standing
 from fleetctl.checkpoint.stale import collect_stale
 from fleetctl.checkpoint.storage import LocalStorage
@@ -20,6 +20,7 @@ from fleetctl.rundir.history import History
 from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, Ending, attempt_number
 
 _OURS = frozenset({"auto", "own"})  # the formats that we can judge
+_VISIBLE_WITHIN_S = 60.0  # an NFS client may show a new file so late (nfs(5), acdirmax); a fall-back costs more
 _READ_AGAIN_S = (0.0, 1.0, 5.0, 15.0)  # a shared file system that fails over answers again within seconds
 
 
@@ -40,6 +41,29 @@ def directory_of(order: CheckpointOrder, task: int | None) -> Path:
     return Path(order.directory) if task is None else Path(order.directory) / str(task)
 
 
+class Known(Struct, frozen=True):
+    """What a run knows about its checkpoints before it looks at them."""
+
+    fence: Fence
+    suspects: frozenset[str]
+    once_valid: bool
+    at_most_step: int | None
+
+
+def known(attempts: Attempts, number: AttemptNumber, history: History, task: int | None, *, latest: bool) -> Known:
+    """What holds for attempt `number`. `latest`: the first attempt may take whatever lies in the folder."""
+    before, run_id = attempts.stands_before(number), history.record.run_id
+    fence = Fence.open(run_id) if latest else Fence(run_id, frozenset(), None)
+    if before is not None:
+        fence = Fence(run_id, before[1], before[0])
+    return Known(
+        fence=fence,
+        suspects=_suspects(attempts, history, number, task),
+        once_valid=_once_valid(attempts, before),
+        at_most_step=history.wish.from_step if history.wish is not None else None,
+    )
+
+
 def choose(
     order: CheckpointOrder | None,
     attempts: Attempts,
@@ -53,30 +77,27 @@ def choose(
 
     :raises RunDirError: the claim cannot be written.
     """
-    if order is None or order.format not in _OURS:
+    if order is None or not judges(order):
         attempts.write_stands(number, (), clock.now(), job.job_id)
         return Resume()
-    directory, run_id = directory_of(order, job.task), history.record.run_id
-    before = attempts.stands_before(number)
-    if before is not None:
-        fence = Fence(run_id, before[1], before[0])
-    else:
-        fence = Fence.open(run_id) if order.load == "latest" else Fence(run_id, frozenset(), None)
-    at_most = history.wish.from_step if history.wish is not None else None
+    directory = directory_of(order, job.task)
+    before = known(attempts, number, history, job.task, latest=order.load == "latest")
     storage = LocalStorage()
     names = _names(storage, directory, clock)
     if names is None:
         return Resume(hold=f"{directory} cannot be read, so it is not known which checkpoints there are")
-    attempts.write_stands(number, standing(names, fence, at_most), clock.now(), job.job_id)
+    stands = standing(names, before.fence, before.at_most_step)
+    attempts.write_stands(number, stands, clock.now(), job.job_id)
     choice = resolve(
         storage,
         directory,
         names,
-        fence,
-        suspects=_suspects(attempts, history, number, job.task),
-        once_valid=_once_valid(attempts, before),
-        at_most_step=at_most,
+        before.fence,
+        suspects=before.suspects,
+        once_valid=before.once_valid,
+        at_most_step=before.at_most_step,
         level=Level.STRUCTURE,
+        patience=Patience(clock, _VISIBLE_WITHIN_S),
     )
     found = _resume(choice, directory)
     value = {name: getattr(found, name) for name in ("path", "training_step", "passed_over", "hold")}
@@ -91,9 +112,11 @@ def judges(order: CheckpointOrder | None) -> bool:
 
 def collect(order: CheckpointOrder | None, number: AttemptNumber, run_id: str, task: int | None) -> tuple[str, ...]:
     """Remove what older attempts of this run left in staging; off the way to the first step, since it may be much."""
-    if order is None or order.format not in _OURS:
+    if order is None or not judges(order):
         return ()
-    return collect_stale(directory_of(order, task), run_id, number)
+    with contextlib.suppress(OSError):  # the fence holds without it, and the next attempt tries again
+        return collect_stale(directory_of(order, task), run_id, number)
+    return ()
 
 
 def _names(storage: LocalStorage, directory: Path, clock: Clock) -> tuple[str, ...] | None:

@@ -19,7 +19,16 @@ from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name
 KEY = "FLEETCTL_WATCH_KEY"
 BATCH_ENVIRON = "FLEETCTL_BATCH_ENV"
 # An agent's step is a single task without GPUs, whatever the job asked for (srun.1, INPUT ENVIRONMENT VARIABLES).
-_DROPPED = ("SLURM_GPUS", "SLURM_GRES", "SLURM_NTASKS", "SLURM_TASKS", "SLURM_CPUS_PER", "SLURM_TRES", "SLURM_STEP", "SLURM_MEM")
+_DROPPED = (
+    "SLURM_GPUS",
+    "SLURM_GRES",
+    "SLURM_NTASKS",
+    "SLURM_TASKS",
+    "SLURM_CPUS_PER",
+    "SLURM_TRES",
+    "SLURM_STEP",
+    "SLURM_MEM",
+)
 _DROPPED_WHOLE = frozenset({"SLURM_NPROCS", "SLURM_NNODES", "SLURM_DISTRIBUTION", "SLURM_JOB_GPUS", "SLURM_CPU_BIND"})
 
 
@@ -72,7 +81,7 @@ def start_agents(lead: Lead, nodes: Sequence[str], number: AttemptNumber, watch:
             "heartbeat_s": Rules().beat_s,
         }
         argv = ["srun", f"--jobid={lead.raw_job_id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap"]
-        # No memory of its own: the training's step has it all, and on 22.05.8 --overlap does not share what is asked for
+        # The training's step has all memory, and on 22.05.8 --overlap shares it only where all of it is asked for
         argv += ["--mem=0", "--gres=none", "--no-kill", "--job-name=agent", sys.executable, "-I", "-", json.dumps(told)]
         log = lead.run.path / "logs" / f"agents-{lead.job.job_id}.log"
         try:

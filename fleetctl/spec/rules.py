@@ -163,6 +163,8 @@ def _check_chain(spec: Section, problems: Problems) -> None:
     place = recovery.places["chain"]
     if "checkpoint" not in spec.places:
         problems.add(place, "recovery.chain", "expected a checkpoint section beside it: there is nothing to go on from")
+    if recovery.values.get("requeue") is False:
+        problems.add(place, "recovery.chain", "expected no requeue: false beside it: a chain requeues itself")
     timed = [section for _, section in _all_resources(spec) if "time" in section.places]
     if not timed and (resources is None or isinstance(resources, Section)):
         problems.add(place, "recovery.chain", "expected resources.time beside it: without a limit there is no chain")
@@ -176,14 +178,18 @@ def _check_spares(spec: Section, problems: Problems) -> None:
         place, where = resources.places["spare_nodes"], f"{path}.spare_nodes"
         recovery = spec.values.get("recovery")
         requeue = recovery.values.get("requeue") if isinstance(recovery, Section) else None
-        if "groups" in spec.places:
+        if "groups" in spec.places and spec.values.get("groups") != ():
             problems.add(place, where, "expected no spare nodes beside groups: Slurm gives each group nodes of its own")
         elif spec.values.get("launch") is Launcher.COMMAND:
             text = "expected no spare nodes under launch: command, which starts srun itself and would use them"
             problems.add(place, where, text)
-        elif requeue is False or (requeue is None and "checkpoint" not in spec.places):
+        elif requeue is False or (requeue is None and not _has_checkpoint(spec)):
             text = "expected a checkpoint section or recovery.requeue: true beside it: else nothing is started again"
             problems.add(place, where, text)
+
+
+def _has_checkpoint(spec: Section) -> bool:
+    return "checkpoint" in spec.places and spec.values.get("checkpoint", True) is not None
 
 
 def _check_switches(resources: Section, path: str, problems: Problems) -> None:

@@ -7,16 +7,17 @@ end was no cancel: every other doubt is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
 
 from fleetctl.errors import CannotTell, UsageError
-from fleetctl.rundir.history import BY_JOB, History, attempts_of, ended_well, last_attempts
+from fleetctl.rundir.history import BY_JOB, History, Wish, attempts_of, ended_well, last_attempts
 from fleetctl.rundir.model import Event, EventKind, RunKind, SubmissionState
 from fleetctl.rundir.view import RunState
-from fleetctl.slurm.model import BaseState, Job, JobState, Node, StateFlag
+from fleetctl.slurm.model import BaseState, Job, JobState, StateFlag
+from fleetctl.submission.decide_nodes import hosts
 
 
 class Deed(StrEnum):
@@ -48,6 +49,7 @@ class Past(Struct, frozen=True):
 
     restart_count: int  # Slurm's, at the newest start of this job that came to an attempt; 0 before the first
     asked_since: bool  # somebody asked for a requeue after the newest attempt, so its end is not the last word
+    wish: Wish | None = None  # the newest of a person, for this task, that no attempt has followed
 
 
 class Look(Struct, frozen=True):
@@ -72,14 +74,6 @@ class Phase(StrEnum):
     STRANGE = "strange"
 
 
-class Need(Struct, frozen=True):
-    """What one component of the job needs: nodes of one of these partitions (none: of any), without the excluded."""
-
-    nodes: int
-    partitions: frozenset[str]
-    excluded: frozenset[str]
-
-
 _LIVES = frozenset(
     {
         StateFlag.CONFIGURING,
@@ -101,29 +95,25 @@ _WAITS = frozenset(
 )
 # A plain requeue is only for these, with no flag beside them (slurm.port, requeue_ended). What was preempted for good,
 # did not boot, met its deadline or may not be requeued is submitted again.
-_REQUEUED_WHEN_ENDED = frozenset(
-    {BaseState.FAILED, BaseState.TIMEOUT, BaseState.NODE_FAIL, BaseState.OUT_OF_MEMORY}
-)
+_REQUEUED_WHEN_ENDED = frozenset({BaseState.FAILED, BaseState.TIMEOUT, BaseState.NODE_FAIL, BaseState.OUT_OF_MEMORY})
 _ENDS_BUT_CANCEL = frozenset({RunState.FAILED, RunState.TIMEOUT, RunState.NODE_FAIL, RunState.PREEMPTED})
-_GONE_NODES = frozenset({"DOWN", "FUTURE", "ERROR"})
-_DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"})
 
 
 def past_of(events: Iterable[Event], history: History, job_id: str, task: int | None) -> Past:
     """`job_id` as the events of attempts name it: `4_0` for element 0 of a sweep."""
-    counts = [0]
-    asked = False
-    for event in events:
-        data = event.data
-        if data.get("task") != task:
-            continue
-        if event.kind is EventKind.ATTEMPT_STARTED and data.get("job_id") == job_id:
-            counts.append(int(data.get("restart_count") or 0))
-        elif event.kind is EventKind.REQUEUE:
-            by_job = data.get("by") == BY_JOB
-            now = attempts_of(history.attempts, task) if by_job else wish_count(history)
-            asked = asked or data.get("attempts") == now
-    return Past(max(counts), asked)
+    mine = [event for event in events if event.data.get("task") == task]
+    started = [event.data for event in mine if event.kind is EventKind.ATTEMPT_STARTED]
+    counts = [int(data.get("restart_count") or 0) for data in started if data.get("job_id") == job_id]
+    asked = [event for event in mine if event.kind is EventKind.REQUEUE]
+    by_person = [event for event in asked if event.data.get("by") != BY_JOB]
+    newest = max(by_person, key=lambda event: event.time, default=None)
+    wish = None
+    if newest is not None and newest.data.get("attempts") == wish_count(history):
+        data = newest.data
+        wish = Wish(data.get("from_step"), str(data.get("exclude") or ""), str(data.get("by") or ""))
+    own = attempts_of(history.attempts, task)
+    since = (e.data.get("attempts") == (own if e.data.get("by") == BY_JOB else wish_count(history)) for e in asked)
+    return Past(max(counts, default=0), any(since), wish)
 
 
 def wish_count(history: History) -> int:
@@ -173,51 +163,13 @@ def phase(state: JobState) -> Phase:
         return Phase.WAITS
     if StateFlag.COMPLETING in state.flags:
         return Phase.COMPLETES
-    if state.base in (BaseState.RUNNING, BaseState.SUSPENDED) or state.flags & _LIVES:
+    if state.base in (BaseState.RUNNING, BaseState.SUSPENDED):
+        return Phase.LIVES
+    if state.base not in (None, BaseState.PENDING):
+        return Phase.COMPLETES
+    if state.flags & _LIVES:
         return Phase.LIVES
     return Phase.WAITS if state.flags & _WAITS else Phase.COMPLETES
-
-
-def unresponsive(nodes: Iterable[Node], of_job: Iterable[str]) -> tuple[str, ...]:
-    """Nodes of the job that Slurm does not reach and has not yet found DOWN."""
-    wanted = frozenset(of_job)
-    return tuple(
-        sorted(
-            node.name
-            for node in nodes
-            if node.name in wanted and "NOT_RESPONDING" in node.flags and node.base_state not in _GONE_NODES
-        )
-    )
-
-
-def check_exclusion(wanted: frozenset[str], needs: Sequence[Need], nodes: Sequence[Node]) -> None:
-    """Every node excluded is accepted by Slurm, and the job then waits for ever.
-
-    :raises UsageError: no such node, or too few are left.
-    """
-    if missing := sorted(wanted - {node.name for node in nodes}):
-        raise UsageError(f"--exclude: this cluster has no node {', '.join(missing[:5])}")
-    left_of_all: set[str] = set()
-    for need in needs:
-        left = {node.name for node in nodes if _is_usable(node, need)}
-        _check_left(left, need.nodes, need.partitions)
-        left_of_all |= left
-    _check_left(left_of_all, sum(need.nodes for need in needs), frozenset().union(*(one.partitions for one in needs)))
-
-
-def _check_left(left: set[str], needed: int, partitions: frozenset[str]) -> None:
-    if len(left) < needed:
-        where = f"partition {','.join(sorted(partitions))}" if partitions else "this cluster"
-        raise UsageError(
-            f"--exclude: {len(left)} usable nodes of {where} would remain, and the run needs {needed}",
-            remedy="exclude fewer nodes, or wait until more are up (sinfo -R)",
-        )
-
-
-def _is_usable(node: Node, need: Need) -> bool:
-    if node.name in need.excluded or node.base_state in _GONE_NODES or node.flags & _DRAINED:
-        return False
-    return not need.partitions or bool(need.partitions & set(node.partitions))
 
 
 def _check_record(history: History, task: int | None) -> None:
@@ -260,17 +212,10 @@ def _came_back(look: Look) -> bool:
 
 def _covers(look: Look, wanted: Wanted) -> bool:
     """Whether the newest wish and the job's exclusions say all of it already."""
-    wish = look.history.wish
+    wish = look.past.wish
     if wish is None or wish.from_step != wanted.from_step:
         return False
     return all(wanted.exclude <= hosts(job.excluded_nodes) for job in look.jobs or ())
-
-
-def hosts(text: str) -> frozenset[str]:
-    """The names in a host list."""
-    from fleetctl.slurm.hosts import expand  # ClusterShell takes a while to import
-
-    return frozenset(expand(text)) if text else frozenset()
 
 
 def _alive(look: Look, wanted: Wanted) -> Deed | NotYet:

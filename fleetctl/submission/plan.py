@@ -18,7 +18,7 @@ from fleetctl.rundir.model import RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
 from fleetctl.spec.load import load_spec
-from fleetctl.spec.model import Recovery, Spec
+from fleetctl.spec.model import Spec
 from fleetctl.spec.record import record_as_yaml, spec_to_builtins
 from fleetctl.submission.templates import template_environment
 from fleetctl.version import VERSION
@@ -116,9 +116,7 @@ def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 def unused_parts(spec: Spec) -> tuple[str, ...]:
     """Parts of a spec that are checked and that nothing acts on yet: their user must not rely on them."""
     given = (
-        ("checkpoint", spec.checkpoint is not None),
-        ("recovery.chain", spec.recovery.chain),
-        ("recovery.max_failures", spec.recovery.max_failures != Recovery().max_failures),
+        ("checkpoint.keep", spec.checkpoint is not None and spec.checkpoint.keep is not None),
         ("health", bool(spec.health.checks)),
     )
     return tuple(name for name, written in given if written)

@@ -61,7 +61,8 @@ class Checkpointer:
     ) -> None:
         """`shards` is 1 (rank 0 writes all) or WORLD_SIZE (each rank writes its own). All times are in seconds.
 
-        `directory` counts only without FLEETCTL_CHECKPOINT_DIR. Without `interval_s`, FLEETCTL_CHECKPOINT_INTERVAL_S
+        `directory` counts only without FLEETCTL_CHECKPOINT_DIR; with neither, nothing is saved and rank 0 says so once:
+        the same program then runs with and without a `checkpoint` section. Without `interval_s`, FLEETCTL_CHECKPOINT_INTERVAL_S
         and `every_steps`, a save is due every 600 s. `digest` is crc32, sha256 or xxh3. Rank 0 waits
         `commit_timeout_s` for the other shards. Raises ValueError.
         """
@@ -91,6 +92,9 @@ class Checkpointer:
         self._told_to_end = self._end_noted = False
         self._request: str | None = None  # the newest id seen
         self._answered: str | None = None  # the newest id that a committed save answered
+        if not self._settings.directory and self._settings.rank == 0:
+            remedy = "give the spec a `checkpoint` section, or Checkpointer(directory=...)"
+            self._saver.warn("directory", f"nothing is saved, since there is no checkpoint directory: {remedy}")
 
     @property
     def told_to_end(self) -> bool:
@@ -104,6 +108,8 @@ class Checkpointer:
     def load(self) -> Loaded | None:
         """What to resume from; None starts from scratch. Raises CheckpointDamaged with the file, or CannotLoad."""
         path = self._settings.resume_path
+        if not self._settings.directory and not path:
+            return None
         if self._settings.by_hand:
             loaded = self._loader.newest()
         elif not path:
@@ -121,6 +127,8 @@ class Checkpointer:
         Raises Superseded.
         """
         self._collect(wait=False)
+        if not self._settings.directory:
+            return False
         if self._settings.rank != 0:
             return self._schedule.every(training_step)
         now = self._monotonic()
@@ -141,6 +149,8 @@ class Checkpointer:
         """
         if os.getpid() != self._process:
             raise RuntimeError("this process was forked from the one that trains: only that one saves")
+        if not self._settings.directory:
+            return
         training_step, began = operator.index(training_step), self._monotonic()
         self._collect(wait=True)
         self._seq += 1

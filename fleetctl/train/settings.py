@@ -13,7 +13,8 @@ _SAVES_PER_RESTART = 1_000_000  # torchrun restarts its ranks within one attempt
 
 
 class Settings(NamedTuple):
-    """`shards` ranks write. Empty texts where fleetctl says nothing; `by_hand` when it does not choose what to load."""
+    """`shards` ranks write. Empty texts where fleetctl says nothing; `by_hand` when it does not choose what to load.
+    Without a directory nothing is saved."""
 
     directory: str
     run_id: str
@@ -40,10 +41,6 @@ def read_settings(
 ) -> Settings:
     """Raises ValueError with the remedy. FLEETCTL_CHECKPOINT_DIR wins over `directory`: fleetctl looks only there."""
     chosen = env.get("FLEETCTL_CHECKPOINT_DIR") or directory
-    if not chosen:
-        raise ValueError(
-            "no checkpoint directory: give the spec a `checkpoint` section, or Checkpointer(directory=...)"
-        )
     rank = _number(env, "RANK", "SLURM_PROCID", 0) if rank is None else rank
     world = _number(env, "WORLD_SIZE", "SLURM_NTASKS", 1)
     if shards not in (1, world):
@@ -55,7 +52,7 @@ def read_settings(
         raise ValueError(f"FLEETCTL_RUN_ID={run_id!r} with FLEETCTL_ATTEMPT={attempt!r} is not fleetctl's")
     told = env.get("FLEETCTL_RUN_ID") and env.get("FLEETCTL_CHECKPOINT_DIR")
     return Settings(
-        directory=os.path.abspath(chosen),
+        directory=os.path.abspath(chosen) if chosen else "",
         run_id=run_id,
         attempt=attempt,
         attempt_dir=env.get("FLEETCTL_ATTEMPT_DIR", ""),

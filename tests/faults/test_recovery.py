@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -200,3 +201,84 @@ def test_a_preempted_run_saves_in_its_grace_time(
     assert training.end() == "completed", training.log()
     assert training.digest() == undisturbed
     assert urgent.strip() not in training.cli.slurm("squeue", "-h", "-o", "%i")
+
+
+def cancel_while_training(training: Training) -> None:
+    training.await_checkpoint()
+
+
+def cancel_while_restarting(training: Training) -> None:
+    training.await_checkpoint()
+    training.kill_rank(3)
+    wait_until(lambda: training.events("attempt_ended"), "the attempt's end")
+
+
+def cancel_under_a_new_head(training: Training) -> None:
+    training.await_checkpoint()
+    training.sandbox.node(training.batch_host()).kill()
+    wait_until(lambda: "1.1" in training.attempts and training.steps_of("1.1") >= 1, "a step under a new head")
+
+
+def cancel_while_it_requeues_itself(training: Training) -> None:
+    wait_until(lambda: training.events("requeue"), "the chain's requeue", 90)
+
+
+def cancel_while_it_waits_to_begin_again(training: Training) -> None:
+    wait_until(lambda: training.events("requeue"), "the chain's requeue", 90)
+    wait_until(lambda: "BeginTime" in training.cli.slurm("squeue", "-h", "-o", "%r"), "BeginTime")
+
+
+def cancel_while_it_saves(training: Training) -> None:
+    wait_until(lambda: training.events("save_asked"), "the last save", 90)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        cancel_while_training,
+        cancel_while_restarting,
+        cancel_under_a_new_head,
+        cancel_while_it_requeues_itself,
+        cancel_while_it_waits_to_begin_again,
+        cancel_while_it_saves,
+    ],
+)
+def test_a_cancelled_run_never_comes_back(start: Start, moment: Callable[[Training], None]) -> None:
+    training = start()
+    training.submit(spares=1, time="1m", recovery="{chain: true}", step_time_ms=500)
+    moment(training)
+    assert training.cli("cancel", training.run_id).returncode == 0
+    wait_until(lambda: training.cli.slurm("squeue", "-h", "-o", "%i") == "", "no job is left", 90)
+    assert training.end() == "cancelled", training.log()
+    attempts = training.attempts
+    time.sleep(10)  # longer than BeginTime here: whoever would bring it back had the time
+    assert training.cli.slurm("squeue", "-h", "-o", "%i") == ""
+    assert training.attempts == attempts
+    assert training.cli.json("show", training.run_id)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("way", ["cut", "freeze"])
+def test_an_old_attempt_that_lives_on_changes_nothing(start: Start, undisturbed: str, way: str) -> None:
+    """Slurm has lost the node and runs the next attempt elsewhere, while the ranks of the old one go on, or stand still
+    and go on later; a third attempt must resume from the second's checkpoint all the same."""
+    training = start(2, (("SlurmdTimeout", "10"),))
+    training.submit(nodes=1, tasks_per_node=4, step_time_ms=250)
+    training.await_checkpoint()
+    old = training.sandbox.node(training.batch_host())
+    getattr(old, way)()
+    wait_until(lambda: "2.0" in training.attempts and len(training.saved("2.0")) > 1, "the second attempt saves", 120)
+    if way == "freeze":
+        old.wake()
+    else:
+        old.heal()
+    before = len(training.saved("2.0"))
+    wait_until(lambda: len(training.saved("2.0")) > before + 2, "it goes on")
+    training.cli.slurm("scontrol", "requeue", training.job_id)
+    training.await_steps("3.0", within_s=90)
+    claim = json.loads((training.run_dir / "attempts" / "3.0" / "claim.json").read_text())
+    stood = json.loads((training.run_dir / "attempts" / "2.0" / "claim.json").read_text())["stands"]
+    assert not [name for name in claim["stands"] if name.endswith("@1.0") and name not in stood]
+    assert training.resumed_at("3.0") == training.saved("2.0")[-1]
+    assert training.end() == "completed", training.log()
+    assert training.attempts == ["1.0", "2.0", "3.0"]
+    assert training.digest() == undisturbed

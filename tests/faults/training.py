@@ -18,10 +18,11 @@ from tests.support import EXAMPLES, Cli, wait_until, write_spec
 STEPS = 260
 STEP_TIME_MS = 50
 
-# Two nodes with two ranks each. They save every second, so that every fault has a checkpoint before it.
+# Two nodes with two ranks each, or one with four: the same training. It saves every second, so that every fault has a checkpoint before it.
 SPEC = """\
 name: train
-resources: {{nodes: 2, spare_nodes: {spares}, gpus_per_node: 8, tasks_per_node: 2, cpus_per_task: 1, time: {time}}}
+resources: {{nodes: {nodes}, spare_nodes: {spares}, gpus_per_node: 8, tasks_per_node: {tasks_per_node},
+  cpus_per_task: 1, time: {time}}}
 checkpoint: {{dir: {folder}/checkpoints, format: own, interval: {interval}}}
 recovery: {recovery}
 workdir: {workdir}
@@ -41,6 +42,8 @@ class Training:
     def submit(
         self,
         *,
+        nodes: int = 2,
+        tasks_per_node: int = 2,
         spares: int = 0,
         time: str = "10m",
         recovery: str = "{max_failures: 3}",
@@ -51,6 +54,8 @@ class Training:
         interval: str = "1s",
     ) -> None:
         text = SPEC.format(
+            nodes=nodes,
+            tasks_per_node=tasks_per_node,
             spares=spares,
             folder=self.folder,
             time=time,

@@ -106,7 +106,7 @@ def lawful(spec: Spec, groups: list[Group]) -> Spec:
         spec = replace(spec, container=None)
     if len(groups) >= 2:
         named = [replace(group, name=f"g{index}") for index, group in enumerate(groups)]
-        parts = tuple(lawful_part(group) for group in named)
+        parts = tuple(without_spares(lawful_part(group)) for group in named)
         recovery = replace(spec.recovery, chain=False)
         return replace(
             spec,
@@ -125,9 +125,20 @@ def lawful(spec: Spec, groups: list[Group]) -> Spec:
     return replace(lawful_chain(lawful_part(spec)), sweep=sweep, env=env)
 
 
+def without_spares(group: Group) -> Group:
+    return replace(group, resources=replace(group.resources, spare_nodes=0))
+
+
 def lawful_chain(spec: Spec) -> Spec:
-    chain = spec.recovery.chain and spec.checkpoint is not None and spec.resources.time is not None
-    return replace(spec, recovery=replace(spec.recovery, chain=chain))
+    recovery, resources = spec.recovery, spec.resources
+    chain = recovery.chain and spec.checkpoint is not None and resources.time is not None
+    restarts = spec.checkpoint is not None if recovery.requeue is None else recovery.requeue
+    spares = resources.spare_nodes if restarts and spec.launch is not Launcher.COMMAND else 0
+    return replace(
+        spec,
+        recovery=replace(recovery, chain=chain and recovery.requeue is not False),
+        resources=replace(resources, spare_nodes=spares),
+    )
 
 
 def lawful_part(part: Part) -> Part:

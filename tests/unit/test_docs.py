@@ -23,8 +23,9 @@ from fleetctl.checkpoint.model import Level, Validity
 from fleetctl.cli.app import _INTERNAL_EXIT_CODE, cli, run
 from fleetctl.cli.runs import exit_code_of
 from fleetctl.errors import INTERRUPTED_EXIT_CODE, exit_codes
-from fleetctl.launch.environment import rendezvous, run_environment
-from fleetctl.launch.model import JobIdentity
+from fleetctl.launch.environment import checkpoint_environment, rendezvous, run_environment
+from fleetctl.launch.model import CheckpointOrder, JobIdentity
+from fleetctl.launch.resume import Resume
 from fleetctl.render.steps import _RANKS
 from fleetctl.rundir.history import add_up
 from fleetctl.rundir.model import Claim, EventKind, RunKind, RunRecord
@@ -185,7 +186,11 @@ def test_the_keys_that_wait_prints(runs: Path) -> None:
 
 
 def test_the_keys_that_show_prints(runs: Path) -> None:
-    own = [name for title in ("A run", "`fleetctl show`", "An attempt") for name in first_cells(section(JSON, title))]
+    own = [
+        name
+        for title in ("A run", "`fleetctl show`", "An attempt", "A moment")
+        for name in first_cells(section(JSON, title))
+    ]
     assert printed_keys("show", "r-1") == own
 
 
@@ -278,11 +283,16 @@ def written_events() -> dict[str, set[str]]:
             if isinstance(key, ast.Constant) and ast.unparse(node.targets[0]) == "facts"
         }
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".append") and len(node.args) == 2):
+            name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call) or (name, len(node.args)) not in (("append", 2), ("note", 2)):
                 continue
-            kind = EventKind[ast.unparse(node.args[1]).removeprefix("EventKind.")]
+            kind = ast.unparse(node.args[1 if name == "append" else 0]).removeprefix("EventKind.")
+            if kind not in EventKind.__members__:
+                continue
+            fields = found.setdefault(EventKind[kind].value, set())
+            fields.update(() if name == "append" else ("submission", "attempt", "task"))  # launch.lead.Lead.note
             for word in node.keywords:
-                found.setdefault(kind.value, set()).update([word.arg] if word.arg else facts)
+                fields.update([word.arg] if word.arg else facts)
     return found
 
 
@@ -299,6 +309,8 @@ def test_every_event_is_described_with_its_fields() -> None:
 def test_every_promised_variable_is_described(tmp_path: Path) -> None:
     job = JobIdentity("1", "1", None, None, "n1", 0)
     promised = {*run_environment({}, RunDir(tmp_path), "1.0", job), *rendezvous({}, "n1")}
+    order = CheckpointOrder("/c", "own", "latest", 60)
+    promised |= set(checkpoint_environment(order, Resume("/c/step", 1), None))
     promised |= set(re.findall(r"(\w+)=", _RANKS))
     assert promised <= set(first_cells(section(GUIDE, "What each task gets")))
 

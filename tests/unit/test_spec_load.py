@@ -80,7 +80,7 @@ def test_every_field_is_read() -> None:
         container: {image: nvcr.io/x:y, runtime: apptainer, mounts: [/data, "/a:/b:ro"], workdir: /w}
         workdir: ..
         checkpoint: {dir: ckpt, format: torch_dcp, interval: 30m, keep: 2, load: none}
-        recovery: {requeue: false, chain: true, max_failures: 5}
+        recovery: {requeue: true, chain: true, max_failures: 5}
         health: {checks: [ecc, xid]}
         sweep:
           parameters: {SEED: [1, 2], NAME: ["", yes]}
@@ -117,7 +117,7 @@ def test_every_field_is_read() -> None:
         checkpoint=Checkpoint(
             dir="ckpt", format=CheckpointFormat.TORCH_DCP, interval=Duration(1800), keep=2, load=CheckpointLoad.NONE
         ),
-        recovery=Recovery(requeue=False, chain=True, max_failures=5),
+        recovery=Recovery(requeue=True, chain=True, max_failures=5),
         health=Health(checks=(HealthCheck.ECC, HealthCheck.XID)),
         sweep=Sweep(parameters={"SEED": ("1", "2"), "NAME": ("", "yes")}, max_parallel=2),
         depends_on=("prepare",),

@@ -38,7 +38,7 @@ modules: [cuda/12.4]
 container: {image: i, runtime: apptainer, mounts: ["/a:/b:ro"]}
 workdir:
 checkpoint: {dir: d, interval: 30m, keep: 2, load: none}
-recovery: {requeue: false, chain: true}
+recovery: {requeue: true, chain: true}
 health: {checks: [ecc]}
 sweep: {parameters: {SEED: [1, 2]}, max_parallel: 2}
 """
@@ -95,7 +95,7 @@ def test_what_loads_is_valid(text: str) -> None:
         ("runtime: apptainer", "runtime: docker"),
         ("/a:/b:ro", "/a:/b:rx"),
         ("keep: 2", "keep: 1"),
-        ("requeue: false", "requeue: maybe"),
+        ("requeue: true", "requeue: maybe"),
         ("checks: [ecc]", "checks: [foo]"),
         ("SEED: [1, 2]", "SEED: []"),
         ("{SEED: [1, 2]}", "{}"),

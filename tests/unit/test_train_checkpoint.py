@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import pytest
 
-from fleetctl.train.checkpointer import Superseded
+from fleetctl.train.checkpointer import Checkpointer, Superseded
 from fleetctl.train.disk import Disk
 from tests.unit.checkpoint_site import RUN, Site, no_space
 
@@ -157,6 +157,9 @@ def test_due_by_time_and_by_steps(site: Site) -> None:
         assert checkpoints.due(31)
         checkpoints.save(31, {})
         assert not checkpoints.due(32)
+        site.time.sleep(60)
+        assert not checkpoints.due(31), "nothing has changed since"
+        assert checkpoints.due(32)
 
 
 def test_interval_from_fleetctl_and_by_default(site: Site) -> None:
@@ -184,7 +187,9 @@ def test_a_request_to_save_is_answered_once(site: Site) -> None:
         assert checkpoints.due(5)
         checkpoints.save(4, {}, wait=True)  # stands already: answered all the same
         assert not checkpoints.due(5)
-    assert [(line["training_step"], line["flag"]) for line in site.saves()] == [(4, "first"), (4, "second")]
+        checkpoints.save(6, {}, wait=True)
+    told = [(line["training_step"], line["flag"]) for line in site.saves()]
+    assert told == [(4, "first"), (4, "second"), (6, None)]
 
 
 def test_a_request_stays_open_while_saves_fail(site: Site) -> None:
@@ -349,3 +354,11 @@ def test_a_late_rename_of_an_old_attempt_disturbs_nothing(site: Site) -> None:
         older.save(5, {"by": "older"}, wait=True)
     assert site.load(5, "3.0").state == {"by": "newer"}
     assert site.load(5, "2.0").state == {"by": "older"}
+
+
+def test_without_a_directory_nothing_is_saved_and_that_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with Checkpointer(environ={}, interval_s=0.001) as checkpoints:
+        assert checkpoints.load() is None
+        assert not checkpoints.due(5)
+        checkpoints.save(5, {"a": b"x"}, wait=True)
+    assert capfd.readouterr().err.count("nothing is saved") == 1

@@ -12,7 +12,8 @@ import numpy
 import pytest
 
 from fleetctl.train.checkpointer import CannotLoad, CheckpointDamaged, Checkpointer, Loaded
-from fleetctl.train.layout import MANIFEST
+from fleetctl.train.digests import digest_of
+from fleetctl.train.layout import MANIFEST, ShardFile, encode_manifest, parse_manifest
 from tests.unit.checkpoint_site import Site, flip, load_rank, open_rank
 
 
@@ -95,6 +96,20 @@ def test_damage_is_told_and_never_loaded(site: Site, damage: Callable[[Path], ob
     assert json.loads((site.attempt("9.0") / "load-failed-5.json").read_text())["rank"] == 5
 
 
+def test_a_shard_that_goes_on_behind_its_entries_is_not_loaded(site: Site) -> None:
+    """A fault of a writer: sizes and digests agree, yet somebody's data would be dropped in silence."""
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": b"1"})
+    with (site.path(7) / SHARD).open("ab") as file:
+        file.write(b"more")
+    raw = (site.path(7) / SHARD).read_bytes()
+    manifest = parse_manifest((site.path(7) / MANIFEST).read_bytes())
+    files = (ShardFile(SHARD, len(raw), digest_of("crc32", raw)),)
+    (site.path(7) / MANIFEST).write_bytes(encode_manifest(manifest._replace(files=files)))
+    with pytest.raises(CheckpointDamaged, match="do not end where the file ends"):
+        site.load(7)
+
+
 def test_a_checkpoint_under_another_name_is_not_loaded(site: Site) -> None:
     with site.open() as checkpoints:
         checkpoints.save(7, {})
@@ -140,6 +155,13 @@ def test_by_hand_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.Capture
     flip(folder / "step-000000009@local@0.0" / MANIFEST, 30)
     with by_hand(folder) as checkpoints, pytest.raises(CheckpointDamaged, match="step-000000999"):
         checkpoints.load()
+
+
+def test_by_hand_steps_count_as_numbers_and_so_do_attempts(tmp_path: Path) -> None:
+    for step, attempt in ((999_999_999, "11.0"), (1_000_000_000, "9.0"), (1_000_000_000, "10.0")):
+        with by_hand(tmp_path, env={"FLEETCTL_RUN_ID": "r", "FLEETCTL_ATTEMPT": attempt}) as checkpoints:
+            checkpoints.save(step, {"by": attempt})
+    assert by_hand(tmp_path).load() == Loaded(1_000_000_000, {"by": "10.0"})
 
 
 def test_by_hand_all_ranks_choose_the_same(tmp_path: Path) -> None:
