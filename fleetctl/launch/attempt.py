@@ -107,7 +107,8 @@ class Running:
             self._heed_time()
             self._heed_fence()
         progress = lead.run.progress(attempt_name(number), lead.job.task)
-        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end())
+        saved = self._stopped is not Ending.SAVED or self._saver.is_saved()
+        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end(), saved=saved)
         lead.note(
             EventKind.ATTEMPT_ENDED,
             number,

@@ -21,8 +21,14 @@ class Ended(Struct, frozen=True):
     failure: str
 
 
-def classify(codes: Mapping[str, int], stopped: Ending | None, progress: Progress | None, *, told: bool) -> Ended:
-    """`codes` are the steps' statuses, the cause first; `stopped` is why we ended the steps ourselves, if we did.
+NOT_SAVED = "it did not save when it was asked to"
+
+
+def classify(
+    codes: Mapping[str, int], stopped: Ending | None, progress: Progress | None, *, told: bool, saved: bool = True
+) -> Ended:
+    """`codes` are the steps' statuses, the cause first; `stopped` is why we ended the steps ourselves, if we did, and
+    `saved` whether the save that we had asked for was done: a chain of links that save nothing must end.
 
     What we or Slurm did to the steps explains their statuses, so it is looked at first. A training whose target step
     was reached has finished, whatever its teardown did; one that returns 0 before it has not.
@@ -34,7 +40,7 @@ def classify(codes: Mapping[str, int], stopped: Ending | None, progress: Progres
     if reached or (status == 0 and reached is None and stopped is None and not told):
         return Ended(Ending.FINISHED, status, number, "")
     if stopped is not None:
-        return Ended(stopped, status, number, "")
+        return Ended(stopped, status, number, "" if saved else NOT_SAVED)
     if told:
         return Ended(Ending.TOLD, status, number, "")
     if status == 0:

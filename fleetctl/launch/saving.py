@@ -40,7 +40,7 @@ class Saver:
             if at_s is not None and now_s >= at_s and self._still_true():
                 self._ask("preemption" if self._horizon.preempted else "time limit")
             return False
-        return self._is_saved() or (found.ends_at_s is not None and now_s >= found.ends_at_s - LEAVE_S)
+        return self.is_saved() or (found.ends_at_s is not None and now_s >= found.ends_at_s - LEAVE_S)
 
     def _leaves_by_itself(self) -> bool:
         order = self._lead.order
@@ -64,7 +64,8 @@ class Saver:
             self._lead.world.say(f"fleetctl: {error.message}")
         self._lead.world.say(f"fleetctl: the training was asked to save ({why})")
 
-    def _is_saved(self) -> bool:
+    def is_saved(self) -> bool:
+        """Whether the save that was asked for is on disk."""
         return any(save.committed and save.flag == self._asked for save in self._lead.attempts.saves(self._number))
 
     def _slowest_save_s(self, now_s: float) -> float | None:

@@ -248,11 +248,15 @@ def test_a_cancelled_run_never_comes_back(start: Start, moment: Callable[[Traini
     training.submit(spares=1, time="1m", recovery="{chain: true}", step_time_ms=500)
     moment(training)
     assert training.cli("cancel", training.run_id).returncode == 0
-    wait_until(lambda: training.cli.slurm("squeue", "-h", "-o", "%i") == "", "no job is left", 90)
+    alive = ("squeue", "-h", "-o", "%i", "--states=PENDING,RUNNING")  # COMPLETING until a dead node is DOWN
+    wait_until(lambda: training.cli.slurm(*alive) == "", "no job is left", 90)
+    for node in ("node1", "node2", "node3"):
+        if not training.sandbox.node(node).alive():
+            training.cli.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     assert training.end() == "cancelled", training.log()
     attempts = training.attempts
     time.sleep(10)  # longer than BeginTime here: whoever would bring it back had the time
-    assert training.cli.slurm("squeue", "-h", "-o", "%i") == ""
+    assert training.cli.slurm(*alive) == ""
     assert training.attempts == attempts
     assert training.cli.json("show", training.run_id)["state"] == "cancelled"
 

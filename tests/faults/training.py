@@ -18,7 +18,8 @@ from tests.support import EXAMPLES, Cli, wait_until, write_spec
 STEPS = 260
 STEP_TIME_MS = 50
 
-# Two nodes with two ranks each, or one with four: the same training. It saves every second, so that every fault has a checkpoint before it.
+# Two nodes with two ranks each, or one with four: the same training. It saves every second, so that every fault has a
+# checkpoint before it.
 SPEC = """\
 name: train
 resources: {{nodes: {nodes}, spare_nodes: {spares}, gpus_per_node: 8, tasks_per_node: {tasks_per_node},
@@ -139,7 +140,7 @@ class Training:
 
     def batch_host(self) -> str:
         text = self.cli.slurm("scontrol", "show", "job", self.job_id, "--oneliner")
-        return re.findall(r"BatchHost=(\S+)", text)[0]
+        return str(re.findall(r"BatchHost=(\S+)", text)[0])
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = [line for path in (self.run_dir / "events").iterdir() for line in path.read_text().splitlines()]

@@ -45,6 +45,12 @@ def test_a_failure_has_a_name_a_status_and_a_signal() -> None:
     assert classify({"train": 0}, None, THERE, told=False).failure == ""
 
 
+def test_a_last_save_that_did_not_come_counts_as_a_failure() -> None:
+    assert classify({"train": 0}, Ending.SAVED, HALFWAY, told=False, saved=False).failure
+    assert not classify({"train": 0}, Ending.SAVED, HALFWAY, told=False).failure
+    assert after_attempt(Ending.SAVED, Nodes(("a", "b")), "why", TWO) == Hold("why")
+
+
 def test_restart_where_enough_nodes_live() -> None:
     assert go_on("failed", Nodes(("a", "b", "c")), TWO) == Restart(("a", "b"), "failed")
     assert go_on("node lost", Nodes(("a", "c"), dead=("b",)), TWO) == Restart(("a", "c"), "node lost")
