@@ -20,6 +20,7 @@ from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
 from tests.bench import checkpoint
+from tests.bench.launch import bench_launch
 from tests.bench.measure import Row, alternate, cpu_ms, table
 from tests.support import ROOT, Cli
 
@@ -168,11 +169,12 @@ def main() -> int:
     compileall.compile_dir(str(ROOT / "fleetctl"), quiet=1)
     with a_cluster() as (cli, folder):
         cli("cluster", "probe", "--no-test-job")
-        rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), bench_ls(cli)]
+        rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), bench_launch(cli, folder)]
+        rows.append(bench_ls(cli))
     rows += checkpoint.rows()
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
-    print("Checkpoints: time of the wall clock.")
+    print("Checkpoints and launch: time of the wall clock.")
     return 0 if all(row.holds for row in rows) else 1
 
 

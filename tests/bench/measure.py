@@ -47,7 +47,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{'what':<38} {'peer or limit':<44} {'peer ms':>8} {'ours ms':>8} {'ratio':>6} {'most':>6}"]
     for row in rows:
         ratio = f"{row.ratio:.2f}" if row.peer_ms else "-"
-        most = f"{row.most:.1f}" if row.peer_ms else f"{row.most:.0f} ms"
+        most = f"{row.most:.2f}" if row.peer_ms else f"{row.most:.0f} ms"
         verdict = "" if row.holds else "  OVER"
         lines.append(
             f"{row.what:<38} {row.peer:<44} {row.peer_ms:>8.1f} {row.ours_ms:>8.1f} {ratio:>6} {most:>6}{verdict}"
