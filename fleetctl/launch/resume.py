@@ -77,6 +77,9 @@ def choose(
 
     :raises RunDirError: the claim cannot be written.
     """
+    if order is not None:
+        with contextlib.suppress(OSError):  # a container mounts it; whoever cannot save there says so better
+            directory_of(order, job.task).mkdir(parents=True, exist_ok=True)
     if order is None or not judges(order):
         attempts.write_stands(number, (), clock.now(), job.job_id)
         return Resume()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from fleetctl.render.quote import directive_quote, path_pattern, sh_quote
 from fleetctl.render.steps import Style, gpu_flags, step_words, tasks_per_node
 from fleetctl.slurm.model import MemoryStyle
-from fleetctl.spec.model import Group, Spec
+from fleetctl.spec.model import Checkpoint, Group, Spec
 from fleetctl.units import Duration, MemorySize
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def render(spec: Spec, context: Context, style: Style, templates: Environment) -
         directives += ["hetjob", *component]
     steps = [
         " ".join(("--step", sh_quote(name), str(place), str(len(words)), *map(sh_quote, words)))
-        for name, place, words in step_words(spec, context.run_dir, style)
+        for name, place, words in step_words(spec, _mounts(spec, context), style)
     ]
     return templates.get_template("sbatch.sh.j2").render(
         version=context.version,
@@ -188,8 +188,17 @@ def _policy_lines(spec: Spec, context: Context) -> list[str]:
     if spec.recovery.chain:
         words.append("--chain")
     if spec.checkpoint is not None:
-        words += ["--checkpoint-dir", posixpath.join(context.workdir, spec.checkpoint.dir)]
+        words += ["--checkpoint-dir", _checkpoint_dir(spec.checkpoint, context)]
         words += ["--checkpoint-format", spec.checkpoint.format.value, "--checkpoint-load", spec.checkpoint.load.value]
         if spec.checkpoint.interval is not None:
             words += ["--checkpoint-interval-s", str(spec.checkpoint.interval.seconds)]
     return [" ".join(map(sh_quote, words))] if words else []
+
+
+def _checkpoint_dir(checkpoint: Checkpoint, context: Context) -> str:
+    return posixpath.normpath(posixpath.join(context.workdir, checkpoint.dir))
+
+
+def _mounts(spec: Spec, context: Context) -> tuple[str, ...]:
+    """Folders that fleetctl names to the training by their paths on the host."""
+    return (context.run_dir, *((_checkpoint_dir(spec.checkpoint, context),) if spec.checkpoint is not None else ()))

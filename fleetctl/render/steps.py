@@ -43,13 +43,13 @@ def gpu_flags(asked: Resources, style: GpuStyle, quote: Any) -> list[str]:
     return [f"--gpus-per-node={quote(f'{kind}{asked.gpus_per_node}')}"]
 
 
-def step_words(spec: Spec, run_dir: str, style: Style) -> list[tuple[str, int, list[str]]]:
+def step_words(spec: Spec, mounts: tuple[str, ...], style: Style) -> list[tuple[str, int, list[str]]]:
     """Each step: its name, where in its words the job side may say which nodes it runs on (0: nowhere), the words."""
     if not spec.groups:
-        return [_placed("train", [], _step_words(spec, spec, run_dir, style, het_group=None))]
+        return [_placed("train", [], _step_words(spec, spec, mounts, style, het_group=None))]
     steps = []
     for index, group in enumerate(spec.groups):
-        words = _step_words(spec, group, run_dir, style, het_group=index)
+        words = _step_words(spec, group, mounts, style, het_group=index)
         steps.append(_placed(group.name, _env_words(group), words))
     return steps
 
@@ -63,7 +63,9 @@ def _env_words(group: Group) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in group.env.items())] if group.env else []
 
 
-def _step_words(spec: Spec, part: Spec | Group, run_dir: str, style: Style, *, het_group: int | None) -> list[str]:
+def _step_words(
+    spec: Spec, part: Spec | Group, mounts: tuple[str, ...], style: Style, *, het_group: int | None
+) -> list[str]:
     launch, asked = part.launch, part.resources
     text = part.script if part.script is not None else part.command
     assert text is not None, "load_spec sees to it"
@@ -82,7 +84,7 @@ def _step_words(spec: Spec, part: Spec | Group, run_dir: str, style: Style, *, h
     if het_group is not None:
         srun.append(f"--het-group={het_group}")
     inner = _torchrun(asked, text) if launch is Launcher.TORCHRUN else _ranked(text)
-    return [*srun, *_contained(spec.container, run_dir, inner)]
+    return [*srun, *_contained(spec.container, mounts, inner)]
 
 
 def _words_of(text: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -103,14 +105,15 @@ def _torchrun(asked: Resources, text: str | tuple[str, ...]) -> list[str]:
     return ["bash", "-c", f'{start} "$@"', "torchrun", *text]
 
 
-def _contained(container: Container | None, run_dir: str, inner: list[str]) -> list[str]:
-    """Container flags go to srun (pyxis) or before the command (apptainer). The run directory is mounted where it is:
-    progress is written there, and fleetctl.train is read from there."""
+def _contained(container: Container | None, paths: tuple[str, ...], inner: list[str]) -> list[str]:
+    """Container flags go to srun (pyxis) or before the command (apptainer). `paths` are mounted where they are: the run
+    directory, where progress is written and fleetctl.train is read, and the checkpoint directory."""
     if container is None:
         return inner
-    if "," in run_dir or ":" in run_dir:
-        raise UsageError(f"{run_dir!r} has a comma or a colon, which a container mount cannot keep")
-    mounts = (*container.mounts, f"{run_dir}:{run_dir}")
+    for path in paths:
+        if "," in path or ":" in path:
+            raise UsageError(f"{path!r} has a comma or a colon, which a container mount cannot keep")
+    mounts = (*container.mounts, *(f"{path}:{path}" for path in paths))
     if container.runtime is ContainerRuntime.PYXIS:
         flags = [f"--container-image={container.image}"]
         flags.append(f"--container-mounts={','.join(mounts)}")
