@@ -115,6 +115,7 @@ class Head:
         if history.cancelled_at is not None:
             return Leave()
         mine = [attempt for attempt in history.attempts if attempt.task == lead.job.task]
+        mine = mine[history.asked.get(lead.job.task, 0) :]  # a person who asks again has mended something
         why_not = brake(mine, lead.order.max_failures) if ended.failure and lead.order.max_failures else None
         return after_attempt(ended.ending, self._see(), why_not, lead.policy)
 

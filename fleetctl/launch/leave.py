@@ -45,6 +45,7 @@ def requeue(lead: Lead, number: AttemptNumber, why: str) -> bool:
         attempts=_attempts(lead),
         from_step=None,
         exclude="",
+        holds=0,
     )
     lead.world.say(f"fleetctl: this job requeues itself: {why}")
     for pause_s in _ASK_AGAIN_S:

@@ -60,7 +60,7 @@ def known(attempts: Attempts, number: AttemptNumber, history: History, task: int
         fence=fence,
         suspects=_suspects(attempts, history, number, task),
         once_valid=_once_valid(attempts, before),
-        at_most_step=history.wish.from_step if history.wish is not None else None,
+        at_most_step=history.wishes[task].from_step if task in history.wishes else None,
     )
 
 

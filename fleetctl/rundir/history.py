@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -13,11 +15,13 @@ _ENDINGS = {ending.value: ending for ending in Ending}  # a newer fleetctl may k
 
 
 class Wish(Struct, frozen=True):
-    """What a person asked for with `fleetctl requeue`: resume from this training step at most, stay off these nodes."""
+    """What a person asked for with `fleetctl requeue`: resume from this training step at most, stay off these nodes.
+    It lifts the `holds` that there were then, and none that came after it."""
 
     from_step: int | None
     exclude: str
     by: str
+    holds: int = 0
 
 
 class History(Struct, frozen=True):
@@ -36,8 +40,10 @@ class History(Struct, frozen=True):
     not_started: dict[int | None, str]  # task -> why its job ended before the first step, since its newest attempt
     attempts: tuple[Attempt, ...]  # by task and number
     held: dict[int | None, str] = {}  # task -> why, until somebody asks for a requeue
+    holds: dict[int | None, int] = {}  # task -> how often it was held since its newest attempt
     given_back: frozenset[int | None] = frozenset()  # tasks whose job was cancelled by their own last head
-    wish: Wish | None = None  # of the newest `fleetctl requeue`, until an attempt has followed it
+    wishes: dict[int | None, Wish] = {}  # of the newest `fleetctl requeue`, until an attempt has followed it
+    asked: dict[int | None, int] = {}  # how many attempts a task had had when a person last asked for a requeue
 
 
 def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim]) -> History:
@@ -49,6 +55,9 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
     cancel = next((event for event in events if event.kind is EventKind.CANCEL), None)
     state, job_id, detail = _submission(kinds, claims.get(newest), cancelled=cancel is not None)
     attempts = _attempts(events)
+    holds, asked = _holds(events, attempts), _asked(events)
+    open_ = {task: data for task, data in asked.items() if data.get("attempts") == attempts_of(attempts, task)}
+    wishes = {task: _wish(data) for task, data in open_.items()}
     submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
     return History(
         record=record,
@@ -63,9 +72,11 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
         observed_end=_observed_end(of_newest, attempts),
         not_started=_not_started(of_newest, attempts),
         attempts=attempts,
-        held=_held(events, attempts),
+        held={task: why[-1] for task, why in holds.items() if len(why) > (wishes[task].holds if task in wishes else 0)},
         given_back=frozenset(e.data.get("task") for e in events if _is_of_newest(e, EventKind.GIVEN_BACK, attempts)),
-        wish=_wish(events, attempts),
+        holds={task: len(why) for task, why in holds.items()},
+        wishes=wishes,
+        asked={task: int(data.get("attempts") or 0) for task, data in asked.items()},
     )
 
 
@@ -104,20 +115,28 @@ def _is_of_newest(event: Event, kind: EventKind, attempts: tuple[Attempt, ...]) 
     return event.kind is kind and event.data.get("attempts") == attempts_of(attempts, event.data.get("task"))
 
 
-def _held(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
-    """A hold ends with the next wish of a person or the next attempt, by counts and not by clocks."""
-    wish = _wish(events, attempts)
-    held = [event.data for event in events if _is_of_newest(event, EventKind.HELD, attempts)]
-    return {} if wish is not None else {data.get("task"): str(data["why"]) for data in held}
+def _holds(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> dict[int | None, list[str]]:
+    """Why each task was held since its newest attempt, in the order of its files' lines."""
+    found: dict[int | None, list[str]] = {}
+    for event in events:
+        if _is_of_newest(event, EventKind.HELD, attempts):
+            found.setdefault(event.data.get("task"), []).append(str(event.data["why"]))
+    return found
 
 
-def _wish(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> Wish | None:
+def _asked(events: tuple[Event, ...]) -> dict[int | None, dict[str, Any]]:
+    """The newest requeue that a person asked for, of each task."""
     asked = [event for event in events if event.kind is EventKind.REQUEUE and event.data.get("by") != BY_JOB]
-    newest = max(asked, key=lambda event: event.time, default=None)
-    if newest is None or newest.data.get("attempts") != len(attempts):
-        return None
-    data = newest.data
-    return Wish(data.get("from_step"), str(data.get("exclude") or ""), str(data.get("by") or ""))
+    return {event.data.get("task"): event.data for event in sorted(asked, key=lambda event: event.time)}
+
+
+def _wish(data: Mapping[str, Any]) -> Wish:
+    return Wish(
+        from_step=data.get("from_step"),
+        exclude=str(data.get("exclude") or ""),
+        by=str(data.get("by") or ""),
+        holds=int(data.get("holds") or 0),
+    )
 
 
 def attempts_of(attempts: tuple[Attempt, ...], task: int | None) -> int:

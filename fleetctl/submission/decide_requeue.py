@@ -108,17 +108,13 @@ def past_of(events: Iterable[Event], history: History, job_id: str, task: int | 
     by_person = [event for event in asked if event.data.get("by") != BY_JOB]
     newest = max(by_person, key=lambda event: event.time, default=None)
     wish = None
-    if newest is not None and newest.data.get("attempts") == wish_count(history):
+    own = attempts_of(history.attempts, task)
+    if newest is not None and newest.data.get("attempts") == own:
         data = newest.data
         wish = Wish(data.get("from_step"), str(data.get("exclude") or ""), str(data.get("by") or ""))
-    own = attempts_of(history.attempts, task)
-    since = (e.data.get("attempts") == (own if e.data.get("by") == BY_JOB else wish_count(history)) for e in asked)
-    return Past(max(counts, default=0), any(since), wish)
-
-
-def wish_count(history: History) -> int:
-    """What `attempts` of a person's wish must be for it to be obeyed by the next attempt (history.Wish)."""
-    return len(history.attempts)
+    if task in history.held:  # it was held after the wish: that one is used up, though nothing was started
+        return Past(max(counts, default=0), False, None)
+    return Past(max(counts, default=0), any(event.data.get("attempts") == own for event in asked), wish)
 
 
 def decide(look: Look, wanted: Wanted) -> Deed | NotYet:

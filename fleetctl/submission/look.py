@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fleetctl.errors import JobUnknown, UsageError
 from fleetctl.render.script import may_restart, parts
-from fleetctl.rundir.history import BY_JOB, History
+from fleetctl.rundir.history import BY_JOB, History, attempts_of
 from fleetctl.rundir.model import EventKind, SubmissionState
 from fleetctl.rundir.store import EventLog, RunDir
 from fleetctl.rundir.view import jobs_of, queue_of
@@ -24,7 +24,6 @@ from fleetctl.submission.decide_requeue import (
     Wanted,
     past_of,
     phase,
-    wish_count,
 )
 from fleetctl.submission.known import unknown_error
 from fleetctl.submission.plan import Plan, recorded_plan
@@ -196,7 +195,8 @@ def write_wish(this: Try, history: History, submission: int) -> None:
         task=this.wanted.task,
         by=f"user {this.site.user}",
         why=_WHY,
-        attempts=wish_count(history),
+        attempts=attempts_of(history.attempts, this.wanted.task),
+        holds=history.holds.get(this.wanted.task, 0),
         from_step=this.wanted.from_step,
         exclude=fold(this.wanted.exclude),
     )

@@ -62,9 +62,9 @@ class Checkpointer:
         """`shards` is 1 (rank 0 writes all) or WORLD_SIZE (each rank writes its own). All times are in seconds.
 
         `directory` counts only without FLEETCTL_CHECKPOINT_DIR; with neither, nothing is saved and rank 0 says so once:
-        the same program then runs with and without a `checkpoint` section. Without `interval_s`, FLEETCTL_CHECKPOINT_INTERVAL_S
-        and `every_steps`, a save is due every 600 s. `digest` is crc32, sha256 or xxh3. Rank 0 waits
-        `commit_timeout_s` for the other shards. Raises ValueError.
+        the same program then runs with and without a `checkpoint` section. Without `interval_s`,
+        FLEETCTL_CHECKPOINT_INTERVAL_S and `every_steps`, a save is due every 600 s. `digest` is crc32, sha256 or xxh3.
+        Rank 0 waits `commit_timeout_s` for the other shards. Raises ValueError.
         """
         env = os.environ if environ is None else environ
         self._settings = read_settings(

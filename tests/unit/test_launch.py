@@ -198,7 +198,7 @@ def test_a_held_run_starts_nothing_until_a_person_says_so(run: RunDir) -> None:
     log.append(NOW, EventKind.HELD, submission=1, task=None, attempts=0, why="three times")
     with pytest.raises(JobSideError, match="is held: three times"):
         launch(order(run), identity(JOB), world())
-    log.append(NOW, EventKind.REQUEUE, submission=1, by="user me", attempts=0)
+    log.append(NOW, EventKind.REQUEUE, submission=1, by="user me", attempts=0, holds=1)
     assert run.history().held == {}
 
 
@@ -206,3 +206,16 @@ def test_the_job_of_an_older_submission_ends_itself(run: RunDir) -> None:
     run.event_log("login").append(NOW, EventKind.INTENT, submission=2)
     with pytest.raises(JobSideError, match="was submitted again"):
         launch(order(run), identity(JOB), world())
+
+
+def test_a_hold_after_a_wish_counts_again_and_wishes_are_of_one_element(run: RunDir) -> None:
+    log = run.event_log("job")
+    log.append(NOW, EventKind.HELD, submission=1, task=None, attempts=0, why="first")
+    log.append(NOW, EventKind.REQUEUE, submission=1, task=None, by="user me", attempts=0, holds=1)
+    assert run.history().held == {}
+    log.append(NOW, EventKind.HELD, submission=1, task=None, attempts=0, why="again")
+    assert run.history().held == {None: "again"}
+    for task in (3, 5):
+        log.append(NOW, EventKind.HELD, submission=1, task=task, attempts=0, why="same")
+    log.append(NOW, EventKind.REQUEUE, submission=1, task=3, by="user me", attempts=0, holds=1)
+    assert run.history().held == {None: "again", 5: "same"}
