@@ -20,7 +20,7 @@ from fleetctl.slurm.model import Accepted, BaseState, Job, JobId, Refused
 from fleetctl.slurm.port import Slurm
 
 CLOCK = SystemClock()
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SLEEPER = "#!/bin/sh\nsleep 300\n"
 ODD_COMMENTS = [
     "a\nb",

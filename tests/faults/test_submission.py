@@ -266,7 +266,8 @@ def test_a_failed_run_that_was_requeued_can_be_cancelled(cli: Cli, tmp_path: Pat
     cli.slurm("scontrol", "requeue", run["job_id"])
     assert cli.json("cancel", run["run_id"])["cancelled"]
     assert cli("wait", run["run_id"]).returncode == 1
-    assert len(cli.json("show", run["run_id"])["attempts"]) == 1, "it never ran again"
+    names = [attempt["attempt"] for attempt in cli.json("show", run["run_id"])["attempts"]]
+    assert names == ["1.0", "1.1"], "held after two quick failures, and it never ran again"
 
 
 def test_what_an_administrator_cancelled_stays_cancelled_once_it_was_seen(cli: Cli, spec: str) -> None:

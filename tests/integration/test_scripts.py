@@ -107,7 +107,7 @@ def test_hostile_values_reach_the_job_unchanged(
     assert seen["fleet_value"] == values[task % len(values)]
     argv = told["argv"]
     assert isinstance(argv, list)
-    assert argv[-len(command) - 3 :] == ["--step", "train", str(len(command)), *command]
+    assert argv[-len(command) - 4 :] == ["--step", "train", "0", str(len(command)), *command]
 
 
 @pytest.mark.slurm
