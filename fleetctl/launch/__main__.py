@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -28,7 +30,13 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, note)
-    clock = SystemClock()
+    clock, say = SystemClock(), _say
+    try:
+        order, job = parse_order(sys.argv[1:]), identity(os.environ)
+    except FleetctlError as error:
+        return _fail(error, say)
+    if order.take_over is not None:  # our output goes to the srun of a host that is dead
+        say = partial(_append, Path(order.run_dir) / "logs" / f"take-over-{job.job_id}.log")
     world = World(
         clock=clock,
         environ=dict(os.environ),
@@ -37,13 +45,22 @@ def main() -> int:
         code=lambda: code_state(Path.cwd(), os.environ),
         told_to_end=lambda: any(number != signal.SIGUSR1 for number in told),
         notices=lambda: told.count(signal.SIGUSR1),
-        say=_say,
+        say=say,
     )
     try:
-        return launch(parse_order(sys.argv[1:]), identity(os.environ), world)
+        return launch(order, job, world)
     except FleetctlError as error:
-        _say(f"fleetctl: {error.message}" + (f" ({error.remedy})" if error.remedy else ""))
-        return error.exit_code
+        return _fail(error, say)
+
+
+def _fail(error: FleetctlError, say: Callable[[str], None]) -> int:
+    say(f"fleetctl: {error.message}" + (f" ({error.remedy})" if error.remedy else ""))
+    return error.exit_code
+
+
+def _append(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError), path.open("a") as file:
+        file.write(text + "\n")
 
 
 def _say(text: str) -> None:

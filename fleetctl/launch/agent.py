@@ -34,21 +34,23 @@ _OWN_PAUSE_S = 2.0  # who stood still for longer knows nothing about the silence
 _WELCOME_WITHIN_S = 10.0  # a connection to a head that vanished before its first word is never reset
 _CLAIMED_ELSEWHERE = 75  # EX_TEMPFAIL, sysexits.h
 _AGAIN_S = 90.0  # an NFS client may show another host's new file 60 s late (nfs(5), acdirmax)
+_PAUSE_S, _MAX_PAUSE_S = 5.0, 60.0  # before we follow our own child; doubles each time, for a full disk stays full
 _ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
 _ERROR = (socket.SOL_SOCKET, socket.SO_ERROR)
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT)
 
 Target = Tuple[socket.AddressFamily, Any]  # family and socket address
-Head = Tuple[Optional[Target], Optional[Target]]  # where it listens, and its node's slurmd
+Head = Tuple[Optional[Target], Optional[Target], str]  # where it listens, its node's slurmd if known, its node
 
 
 def resolve(address: str, port: int) -> Target | None:
     """Where to connect to; None when the name is not known now. May ask DNS: do it while the network is well."""
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, OverflowError):
         return None
-    return found[0], found[4]
+    # Without EnableIPv6 (slurm.conf.5, CommunicationParameters) a slurmd is not on IPv6, and would seem to refuse
+    return min(((one[0], one[4]) for one in found), key=lambda target: target[0] != socket.AF_INET)
 
 
 def mac(key: bytes, side: str, head_nonce: str, agent_nonce: str, node: str) -> str:
@@ -71,9 +73,10 @@ class Wire:
         self._in = self._out = b""
 
     def send(self, **message: Any) -> None:
-        self._out += json.dumps(message).encode() + b"\n" if message else b""
-        if len(self._out) > 16 * MAX_LINE:
+        line = json.dumps(message).encode() + b"\n" if message else b""
+        if len(self._out) + len(line) > 16 * MAX_LINE:
             raise ValueError("the peer does not read")
+        self._out += line
         try:
             while self._out:
                 self._out = self._out[self.sock.send(self._out) :]
@@ -140,8 +143,11 @@ class Prober:
 
 def parse_head(told: Any) -> Head:
     """:raises WIRE_ERRORS: this does not say where a head is."""
-    address, port = told["slurmd"]
-    return resolve(str(told["address"]), int(told["port"])), resolve(str(address), int(port))
+    slurmd = None
+    if told["slurmd"] is not None:  # else nobody knows its port, and nothing can prove that head's death to us
+        address, port = told["slurmd"]
+        slurmd = resolve(str(address), int(port))
+    return resolve(str(told["address"]), int(told["port"])), slurmd, str(told.get("host"))
 
 
 def numbers(attempt: str) -> tuple[int, ...]:
@@ -171,7 +177,8 @@ class Agent:
         self._node, self._beat_s = str(order["node"]), float(order["heartbeat_s"])
         self._attempts_dir, self._attempt = str(order["attempts_dir"]), numbers(order["attempt"])
         self._key, self._again_s = bytes.fromhex(environ["FLEETCTL_WATCH_KEY"]), float(order.get("again_s", _AGAIN_S))
-        self._next_head: list[str] = order.get("take_over") or []
+        self._pause_s = self._first_pause_s = float(order.get("pause_s", _PAUSE_S))
+        self._next_head = str(order.get("take_over") or "")  # a file: one word of an argv has at most 128 KiB
         self._next_environ = {name: text for name, text in environ.items() if not name.startswith(("SLURM_", "PMI"))}
         self._next_environ.update(json.loads(environ.get("FLEETCTL_BATCH_ENV") or "{}"))
         self._selector = selectors.DefaultSelector()
@@ -180,7 +187,7 @@ class Agent:
         self._nonce, self._challenge, self._welcomed = "", "", False
         self._peers: list[Target | None] = []  # others that answer while our own network is well
         self._answers: tuple[list[str], list[str]] = ([], [])  # of a round: the head's slurmd, the peers
-        self._gone = 0  # rounds in a row that found the head dead
+        self._gone, self._orphaned = 0, False  # rounds in a row that found the head dead; it was our child, and died
         self._terminated, self._told_term = False, False
         self._status: int | None = None
         self._look_at_s = self._beat_at_s = self._not_before_s = time.monotonic()
@@ -228,12 +235,12 @@ class Agent:
         """Once a second without a head: is there a newer one, is ours dead, can it be reached?"""
         found = newer_head(self._attempts_dir, self._attempt)
         if found is not None:
-            self._attempt, self._head = found
+            (self._attempt, self._head), self._orphaned = found, False
             self._drop()
             self._start_anew()
         self._gone = self._gone + 1 if self._found_dead() else 0
         may = self._next_head and not self._terminated and now_s >= self._not_before_s
-        if self._gone >= 2 and may:
+        if may and (self._orphaned or self._gone >= 2):
             return self._take_over()
         if self._wire is not None and not self._welcomed and now_s > self._dialled_s + _WELCOME_WITHIN_S:
             self._drop()
@@ -278,6 +285,7 @@ class Agent:
             raise ValueError("not our head")
         self._peers = [resolve(str(address), int(port)) for address, port in message["peers"]]
         self._welcomed, self._told_term, self._beat_at_s = True, False, 0.0
+        self._orphaned, self._pause_s = False, self._first_pause_s
         return self._start_anew()
 
     def _on_message(self, message: dict[str, Any]) -> None:
@@ -310,15 +318,21 @@ class Agent:
         """Become the parent of the next head, in the batch script's place; it is told whose death that follows."""
         self._drop()
         try:
-            argv = [*self._next_head, ".".join(map(str, self._attempt))]
+            with open(self._next_head, "rb") as file:
+                argv = [*json.loads(file.read())["argv"], ".".join(map(str, self._attempt))]
             status = subprocess.Popen(argv, env=self._next_environ, stdin=subprocess.DEVNULL).wait()
-        except OSError:
+        except WIRE_ERRORS:
             status = _CLAIMED_ELSEWHERE  # not for us, then: another agent may be able to
-        if status == _CLAIMED_ELSEWHERE:
-            self._start_anew()
-            self._not_before_s = time.monotonic() + self._again_s
-        else:
-            self._status = status if status >= 0 else 128 - status
+        self._start_anew()
+        if status == 0:
+            self._status = 0
+        elif status == _CLAIMED_ELSEWHERE:
+            self._not_before_s = self._heard_s + self._again_s
+        else:  # it died as head, or before: only we can know, and a job without a head burns its GPUs
+            found = newer_head(self._attempts_dir, self._attempt)
+            self._attempt, self._head = found or (self._attempt, self._head)
+            self._orphaned = found is None or self._head[2] == self._node  # else another agent's head leads
+            self._not_before_s, self._pause_s = self._heard_s + self._pause_s, min(2 * self._pause_s, _MAX_PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from threading import Thread
 
 from msgspec import Struct
 
+from fleetctl.errors import RunDirError
 from fleetctl.launch.classify import Ended, classify
 from fleetctl.launch.environment import checkpoint_environment, first_node, head_address, rendezvous, run_environment
 from fleetctl.launch.judge import Notice, NoticeKind
@@ -16,11 +18,9 @@ from fleetctl.launch.model import step_nodes
 from fleetctl.launch.resume import Resume, collect, judges
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
+from fleetctl.launch.watching import NodeWatch
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
 from fleetctl.slurm.hosts import fold
-
-if TYPE_CHECKING:
-    from fleetctl.launch.watch import Watch
 
 _STEP_PREFIX = "fleetctl-"
 _TICK_S = 0.2
@@ -41,18 +41,22 @@ class Start(Struct, frozen=True):
 class Running:
     """An attempt whose steps run."""
 
-    def __init__(self, lead: Lead, start: Start, watch: Watch) -> None:
+    def __init__(self, lead: Lead, start: Start, watch: NodeWatch) -> None:
         self._lead = lead
         self._start = start
         self._watch = watch
         self._clock = lead.world.clock
         self._stopped: Ending | None = None
+        self._steps = Steps({}, self._clock)
         self._notices = lead.world.notices()
         self._look_again_s = self._clock.monotonic_s() + _FENCE_S
         self._saver = Saver(lead, start.number)
-        self._steps = self._begin()
 
-    def _begin(self) -> Steps:
+    def begin(self) -> None:
+        """Write the start down, then start the steps.
+
+        :raises FleetctlError: it could not be written, or a node's address is not known: nothing was started.
+        """
         lead, start = self._lead, self._start
         name, nodes = attempt_name(start.number), ",".join(start.nodes) or step_nodes(lead.world.environ, 0)
         environments = self._environments(name)  # may fail, and then there was no attempt
@@ -76,7 +80,9 @@ class Running:
         if start.resume.path is not None:
             lead.world.say(f"fleetctl: it resumes from training step {start.resume.training_step}")
         output = lead.run.attempt_dir(name, lead.job.task) / "output.log"
-        return start_steps(lead.order.steps, environments, self._placement(), output, self._clock, lead.world.say)
+        self._steps = start_steps(
+            lead.order.steps, environments, self._placement(), output, self._clock, lead.world.say
+        )
 
     def _environments(self, name: str) -> list[dict[str, str]]:
         lead, start = self._lead, self._start
@@ -98,10 +104,11 @@ class Running:
         return [*words, "--overlap", "--mem=0"] if self._start.number[1] else words
 
     def wait(self) -> Ended:
-        """Until all steps have ended."""
+        """Until all steps have ended. Once they run, nothing that fails here may end them but what is meant to."""
         lead, number = self._lead, self._start.number
         self._saver.learn(read_horizon(lead))
-        collect(lead.order.checkpoint, number, lead.run.run_id, lead.job.task)
+        stale = (lead.order.checkpoint, number, lead.run.run_id, lead.job.task)
+        Thread(target=collect, args=stale, daemon=True).start()  # terabytes, maybe: nobody waits for it
         while (codes := self._steps.poll()) is None:
             self._heed_nodes()
             self._heed_time()
@@ -147,8 +154,9 @@ class Running:
         if self._clock.monotonic_s() < self._look_again_s:
             return
         self._look_again_s = self._clock.monotonic_s() + _FENCE_S
-        if self._lead.attempts.newest() > self._start.number:
-            self._stop(Ending.FENCED)
+        with suppress(RunDirError):  # not known now: a file server that fails over is no newer attempt
+            if self._lead.attempts.newest() > self._start.number:
+                self._stop(Ending.FENCED)
 
     def _stop(self, ending: Ending) -> None:
         """End the steps. Where a part of them is out of reach, the rest is killed by Slurm: it may hang in a collective
@@ -159,21 +167,20 @@ class Running:
         if ending is Ending.SAVED:
             self._steps.end(LEAVE_S)
         else:
-            kill_tasks(self._lead, only=step_name(self._start.number))
+            self._kill_tasks()
             self._steps.end(_NO_GRACE_S)
+
+    def _kill_tasks(self) -> None:
+        """Kill what runs in our own steps, wherever Slurm reaches it."""
+        lead, mine = self._lead, step_name(self._start.number)
+        for step in lead.ask(lambda: lead.world.slurm.steps(lead.raw_job_id)) or ():
+            if step.name == mine:
+                lead.ask(partial(lead.world.slurm.kill_step, step.id))
 
 
 def step_name(number: AttemptNumber) -> str:
     """What the steps of an attempt are called in Slurm."""
     return f"{_STEP_PREFIX}{attempt_name(number)}"
-
-
-def kill_tasks(lead: Lead, only: str | None = None) -> None:
-    """Kill what runs in the steps of one attempt, or of all, wherever Slurm reaches it."""
-    steps = lead.ask(lambda: lead.world.slurm.steps(lead.raw_job_id)) or ()
-    for step in steps:
-        if step.name == only or (only is None and step.name.startswith(_STEP_PREFIX)):
-            lead.ask(partial(lead.world.slurm.kill_step, step.id))
 
 
 def note_lost(lead: Lead, number: AttemptNumber, notice: Notice) -> None:

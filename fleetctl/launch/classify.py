@@ -30,14 +30,15 @@ def classify(
     """`codes` are the steps' statuses, the cause first; `stopped` is why we ended the steps ourselves, if we did, and
     `saved` whether the save that we had asked for was done: a chain of links that save nothing must end.
 
-    What we or Slurm did to the steps explains their statuses, so it is looked at first. A training whose target step
-    was reached has finished, whatever its teardown did; one that returns 0 before it has not.
+    What we or Slurm did to the steps explains their statuses, so it is looked at first. A training that said `done` has
+    finished, whatever its teardown did. Its target step alone is not enough for that: its last save comes after it. One
+    that returns 0 before its target step has not finished.
     """
     status = exit_status(tuple(codes.values()))
-    reached = _reached(progress)
+    done = progress is not None and progress.done
     name = next((name for name, code in codes.items() if code), "")
     number = status - _SIGNAL_BASE if _SIGNAL_BASE < status < _SIGNAL_BASE + 65 else None
-    if reached or (status == 0 and reached is None and stopped is None and not told):
+    if done or (status == 0 and stopped is None and not told and not _stopped_early(progress)):
         return Ended(Ending.FINISHED, status, number, "")
     if stopped is not None:
         return Ended(stopped, status, number, "" if saved else NOT_SAVED)
@@ -49,12 +50,8 @@ def classify(
     return Ended(Ending.FAILED, status, number, f"step {name}: {how}")
 
 
-def _reached(progress: Progress | None) -> bool | None:
-    """Whether the target step was reached; None when the training told no target."""
-    if progress is None:
-        return None
-    if progress.done:
-        return True
-    if progress.target_step is None or progress.training_step is None:
-        return None
-    return progress.training_step >= progress.target_step
+def _stopped_early(progress: Progress | None) -> bool:
+    """Whether the training told a target step and did not reach it."""
+    if progress is None or progress.target_step is None or progress.training_step is None:
+        return False
+    return progress.training_step < progress.target_step

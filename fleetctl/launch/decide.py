@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from fleetctl.rundir.model import Attempt, Ending
 
 QUICK = timedelta(minutes=10)  # 73 % of failing tasks fail within their first ten minutes (Aegis, NSDI 2025)
 _QUICK_FAILURES = 2
+_ANY_FAILURES = 2  # times max_failures: failures that take turns are no progress either
 _FAILURES = (Ending.FAILED, Ending.STOPPED_EARLY)
 
 
@@ -32,9 +34,18 @@ class Requeue(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Too few nodes live now and what is missing is neither dead for Slurm nor back: a requeue would do harm."""
+    """Too few nodes live now and what is missing is neither dead for Slurm nor back: a requeue would do harm.
+
+    `then_requeue`: it waits only for that, and starts nothing here any more.
+    """
 
     why: str
+    about: str = ""  # what it is that goes on afterwards
+    then_requeue: bool = False
+
+
+class StandBy(Struct, frozen=True):
+    """Somebody else leads the run by now."""
 
 
 class Hold(Struct, frozen=True):
@@ -43,7 +54,7 @@ class Hold(Struct, frozen=True):
     why: str
 
 
-Action = Leave | Restart | Requeue | Wait | Hold
+Action = Leave | Restart | Requeue | Wait | Hold | StandBy
 
 
 class Nodes(Struct, frozen=True):
@@ -61,16 +72,19 @@ class Policy(Struct, frozen=True):
     nodes: int
     max_failures: int | None
     outlives_nodes: bool  # --no-kill: Slurm does not requeue the job when a node dies
+    requeue_is_safe: bool = False  # also while a node is silent and not DOWN: Slurm 24.11 and newer
 
 
 def after_attempt(ending: Ending, nodes: Nodes, brake: str | None, policy: Policy) -> Action:
     """What follows an attempt that ended so; `brake` is why a failure may not be tried again, if so."""
-    if ending in (Ending.FINISHED, Ending.TOLD, Ending.FENCED) or policy.max_failures is None:
+    if ending is Ending.FENCED:
+        return StandBy()
+    if ending in (Ending.FINISHED, Ending.TOLD) or policy.max_failures is None:
         return Leave()
     if brake is not None:
         return Hold(brake)
     if ending is Ending.SAVED:
-        return Requeue("it saved to go on in another allocation")
+        return requeue_when_safe("it saved to go on in another allocation", nodes, policy)
     return go_on(ending.value.replace("_", " "), nodes, policy)
 
 
@@ -84,13 +98,18 @@ def go_on(why: str, nodes: Nodes, policy: Policy) -> Action:
         return Restart(nodes.alive[: policy.nodes], why)
     missing = f"{len(nodes.alive)} of {policy.nodes} nodes live"
     if nodes.paused:
-        return Wait(f"{missing}; {', '.join(nodes.paused)} may come back")
+        return Wait(f"{missing}; {', '.join(nodes.paused)} may come back", why)
     if not policy.outlives_nodes:
-        return Wait(f"{missing}; Slurm requeues the job when it finds {', '.join(nodes.dead)} down")
-    if not set(nodes.dead) <= nodes.down:
-        dead = sorted(set(nodes.dead) - nodes.down)
-        return Wait(f"{missing}; Slurm must see first that {', '.join(dead)} is down")
-    return Requeue(missing)
+        return Wait(f"{missing}; Slurm requeues the job when it finds {', '.join(nodes.dead)} down", why)
+    return requeue_when_safe(missing, nodes, policy)
+
+
+def requeue_when_safe(why: str, nodes: Nodes, policy: Policy) -> Action:
+    """Requeue, but never while a node of the job is silent and not DOWN."""
+    silent = sorted({*nodes.dead, *nodes.paused} - nodes.down)
+    if silent and not policy.requeue_is_safe:
+        return Wait(f"{why}; Slurm must see first that {', '.join(silent)} is down", why, then_requeue=True)
+    return Requeue(why)
 
 
 def brake(failures: Sequence[Attempt], max_failures: int) -> str | None:
@@ -99,16 +118,19 @@ def brake(failures: Sequence[Attempt], max_failures: int) -> str | None:
     Same failures count as long as no newer checkpoint stood at the later one: progress clears the count, and restarts
     that were nobody's failure (a lost node, a preemption) neither count nor clear.
     """
-    chain: list[Attempt] = []
+    since: list[Attempt] = []  # the last progress, newest first
     for attempt in reversed([one for one in failures if one.failure]):
-        if chain and (attempt.failure != chain[-1].failure or _progress(attempt, chain[-1])):
+        if since and _progress(attempt, since[-1]):
             break
-        chain.append(attempt)
-    if not chain:
+        since.append(attempt)
+    if not since:
         return None
+    chain = list(takewhile(lambda attempt: attempt.failure == since[0].failure, since))
     what = f"{chain[0].failure}, {len(chain)} times without a newer checkpoint"
     if len(chain) >= max_failures:
         return what
+    if len(since) >= _ANY_FAILURES * max_failures:
+        return f"{len(since)} failures of several kinds without a newer checkpoint, the last: {chain[0].failure}"
     if len(chain) >= _QUICK_FAILURES and _ended(chain[0]) - _ended(chain[1]) <= QUICK:
         return f"{what}, twice within ten minutes"
     return None

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from fleetctl.errors import FleetctlError, JobSideError, JobUnknown
+from msgspec.structs import replace
+
+from fleetctl.errors import FleetctlError, JobSideError, JobUnknown, RunDirError
 from fleetctl.launch.attempt import Running, Start, note_lost
 from fleetctl.launch.classify import Ended
-from fleetctl.launch.decide import Action, Hold, Leave, Nodes, Requeue, Restart, Wait, after_attempt, brake, go_on
+from fleetctl.launch.clear import clear_steps
+from fleetctl.launch.decide import (
+    Action,
+    Hold,
+    Leave,
+    Nodes,
+    Policy,
+    Requeue,
+    Restart,
+    StandBy,
+    Wait,
+    after_attempt,
+    brake,
+    go_on,
+    requeue_when_safe,
+)
 from fleetctl.launch.judge import NoticeKind, Verdict
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.leave import give_back, hold, requeue
 from fleetctl.launch.resume import choose
+from fleetctl.launch.watching import NodeWatch
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, attempt_name
+from fleetctl.slurm.hosts import expand
 from fleetctl.slurm.model import BaseState, JobState, StateFlag
 
-if TYPE_CHECKING:
-    from fleetctl.launch.watch import Watch
+Value = TypeVar("Value")
 
 _ASK_AGAIN_S = 5.0
 _GO_ON = frozenset({StateFlag.SIGNALING, StateFlag.RESIZING, StateFlag.STOPPED})  # each hides the base state
@@ -26,29 +44,23 @@ _TICK_S = 0.5
 _ASK_DOWN_S = 10.0  # how often Slurm is asked for the state of all nodes while we wait for one to be DOWN
 _DOUBT_S = 10.0
 _TOLD_WITHIN_S = 120.0  # after a requeue Slurm sends TERM at once, KILL after KillWait
-_GIVE_UP_S = 3600.0  # a job without batch script whose nodes Slurm never finds down: cancelled after so long
+_GIVE_UP_S = 3600.0  # of waiting for nodes that neither come back nor are found DOWN: GPUs stand idle meanwhile
 _DOWN = frozenset({"DOWN", "FUTURE", "ERROR"})
+_SAFE_REQUEUE = (24, 11)  # tried on 24.11.5 and 26.05.5: the job waits for DOWN, and comes back with its GPUs
 
 
 class Head:
     """Leads one job. `nodes` are all of the job's, in the order in which they are used; empty where Slurm places the
-    steps."""
+    steps. `lost` were given up before this head began: the batch host, for who took over from it."""
 
     def __init__(
-        self,
-        lead: Lead,
-        watch: Watch,
-        nodes: tuple[str, ...],
-        lost: frozenset[str],
-        *,
-        start_agents: Callable[[], None] | None = None,
+        self, lead: Lead, watch: NodeWatch, nodes: tuple[str, ...], lost: frozenset[str] = frozenset()
     ) -> None:
         self._lead = lead
         self._watch = watch
         self._nodes = nodes
-        self._lost = lost  # given up before this head began: the batch host, for who took over from it
+        self._lost = lost
         self._is_batch_script = not lost
-        self._start_agents = start_agents  # once, after the first step: nobody waits for them
         self._clock = lead.world.clock
         self._down: frozenset[str] = frozenset()
         self._ask_down_at_s = 0.0
@@ -65,36 +77,47 @@ class Head:
 
         :raises FleetctlError: the run directory cannot be written.
         """
-        action = go_on(why, self._see(), self._lead.policy)
-        if isinstance(action, Restart):
-            return self._lead_on(number, self._start(number, action.nodes, why))
-        return self._lead_on(number, action)
+        action = go_on(why, self._see(), self._policy())
+        if not isinstance(action, Restart):
+            return self._lead_on(number, action)
+        cleared = clear_steps(self._lead, self._watch, self._lost)
+        return self._lead_on(number, self._start(number, action.nodes, why) if cleared else Leave())
+
+    def give_up(self, number: AttemptNumber, why: str) -> int:
+        """For a head that cannot lead: Slurm starts the job again as soon as that does no harm.
+
+        :raises FleetctlError: the run directory cannot be written.
+        """
+        return self._lead_on(number, requeue_when_safe(why, self._see(), self._policy()))
 
     def _lead_on(self, number: AttemptNumber, action: Start | Action) -> int:
         status = 0
         while isinstance(action, Start | Restart | Wait):
             if isinstance(action, Wait):
-                action = self._wait(action.why)
+                action = self._wait(number, action)
             elif isinstance(action, Restart):
-                following = (number[0], number[1] + 1)
-                if not self._lead.attempts.claim(following):
-                    return self._stand_by(status)
-                number, action = following, self._start(following, action.nodes, action.why)
+                number, action = self._restart(number, action)
             else:
-                ended = self._run(action)
-                if ended.ending is Ending.FENCED:
-                    return self._stand_by(ended.status)
-                status, action = ended.status, self._next(ended)
+                running = Running(self._lead, action, self._watch)
+                self._patiently(running.begin) if number[1] else running.begin()  # a first start may just fail
+                ended = running.wait()
+                status, action = ended.status, self._next(number, ended)
+        if isinstance(action, StandBy) or self._is_fenced(number):
+            return self._stand_by(status)
         if isinstance(action, Requeue):
             return self._requeue(number, action.why, status)
         return self._end(number, status, held=action.why if isinstance(action, Hold) else None)
 
-    def _run(self, start: Start) -> Ended:
-        running = Running(self._lead, start, self._watch)
-        if self._start_agents is not None:
-            self._start_agents()
-            self._start_agents = None
-        return running.wait()
+    def _restart(self, number: AttemptNumber, action: Restart) -> tuple[AttemptNumber, Start | Action]:
+        """Nothing of the attempt before may live when the next one starts, whatever it was and whoever started it."""
+        lead, following = self._lead, (number[0], number[1] + 1)
+        if not clear_steps(lead, self._watch, self._lost):
+            return number, Leave()
+        now = self._clock.now()  # the same for each try: by it a claim is known that was made and seemed to fail
+        if not self._patiently(lambda: lead.attempts.claim(following, now=now, host=lead.job.host)):
+            return number, StandBy()
+        self._watch.mend()
+        return following, self._patiently(lambda: self._start(following, action.nodes, action.why))
 
     def _start(self, number: AttemptNumber, nodes: tuple[str, ...], why: str) -> Start | Hold:
         lead = self._lead
@@ -104,20 +127,47 @@ class Head:
         in_order = tuple(node for node in self._nodes if node in nodes)  # Slurm's: rank 0 is on the first of them
         return Start(number, in_order, why, resume, lead.world.code())
 
-    def _next(self, ended: Ended) -> Action:
-        """What follows, after a last look at whether anybody wants the run to end."""
+    def _next(self, number: AttemptNumber, ended: Ended) -> Action:
+        """What follows, after a last look at whether anybody wants the run to end, or leads it by now."""
         lead = self._lead
+        if ended.ending is Ending.FENCED or self._is_fenced(number):
+            return StandBy()
         if ended.ending is Ending.FINISHED or lead.order.max_failures is None or self._is_told(_SETTLE_S):
             return Leave()
         if not self._is_still_ours():
             return Leave()
-        history = lead.run.history()
+        history = self._patiently(lead.run.history)
         if history.cancelled_at is not None:
             return Leave()
         mine = [attempt for attempt in history.attempts if attempt.task == lead.job.task]
         mine = mine[history.asked.get(lead.job.task, 0) :]  # a person who asks again has mended something
-        why_not = brake(mine, lead.order.max_failures) if ended.failure and lead.order.max_failures else None
-        return after_attempt(ended.ending, self._see(), why_not, lead.policy)
+        why_not = brake(mine, lead.order.max_failures) if ended.failure else None
+        return after_attempt(ended.ending, self._see(), why_not, self._policy())
+
+    def _policy(self) -> Policy:
+        """Which Slurm this is matters only where a node is out of reach."""
+        policy = self._lead.policy
+        if set(self._verdicts().values()) <= {Verdict.LIVE}:
+            return policy
+        version = self._lead.ask(self._lead.world.slurm.version) or ""
+        numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+        return replace(policy, requeue_is_safe=tuple(numbers) >= _SAFE_REQUEUE)
+
+    def _patiently(self, deed: Callable[[], Value]) -> Value:
+        """A full disk or a file server that fails over must not end a run: try again until it works or Slurm ends us.
+
+        :raises RunDirError: it still fails and Slurm has told us to end.
+        """
+        while True:
+            try:
+                return deed()
+            except RunDirError as error:
+                if self._is_told(_ASK_AGAIN_S):
+                    raise
+                self._lead.world.say(f"fleetctl: {error.message}; trying again")
+
+    def _is_fenced(self, number: AttemptNumber) -> bool:
+        return self._patiently(self._lead.attempts.newest) > number
 
     def _is_told(self, within_s: float) -> bool:
         until_s = self._clock.monotonic_s() + within_s
@@ -144,7 +194,7 @@ class Head:
     def _poll(self) -> None:
         for notice in self._watch.poll(_TICK_S):
             if notice.kind is NoticeKind.DEAD:
-                note_lost(self._lead, self._lead.attempts.newest(), notice)
+                note_lost(self._lead, self._patiently(self._lead.attempts.newest), notice)
 
     def _see(self) -> Nodes:
         """The nodes once no doubt is under way: a suspicion is settled within seconds. Those whose agent has spoken
@@ -152,38 +202,44 @@ class Head:
         until_s = self._clock.monotonic_s() + _DOUBT_S
         while self._clock.monotonic_s() < until_s and Verdict.SUSPECT in self._verdicts().values():
             self._poll()
-        by: dict[Verdict, list[str]] = {}
-        for node, verdict in self._verdicts().items():
-            by.setdefault(verdict, []).append(node)
-        alive = [*by.get(Verdict.LIVE, ()), *by.get(Verdict.AWAITED, ())]
-        dead = by.get(Verdict.DEAD, [])
-        paused = [node for node in self._nodes if node not in alive and node not in dead]
-        return Nodes(tuple(alive), tuple(paused), tuple(dead), self._down)
+        verdicts = self._verdicts()
+        live = [node for node, verdict in verdicts.items() if verdict is Verdict.LIVE]
+        usable = [n for n, v in verdicts.items() if v not in (Verdict.LIVE, Verdict.DEAD) and self._watch.is_usable(n)]
+        dead = [node for node, verdict in verdicts.items() if verdict is Verdict.DEAD]
+        paused = [node for node in self._nodes if node not in (*live, *usable, *dead)]
+        return Nodes((*live, *usable), tuple(paused), tuple(dead), self._down)
 
     def _verdicts(self) -> dict[str, Verdict]:
         known = {self._lead.job.host: Verdict.LIVE} | dict.fromkeys(self._lost, Verdict.DEAD)
         return {node: known.get(node) or self._watch.verdict(node) for node in self._nodes}
 
-    def _wait(self, why: str) -> Action:
+    def _wait(self, number: AttemptNumber, waiting: Wait) -> Action:
         """Until enough nodes live, or Slurm has found the dead ones down; Slurm may requeue the job meanwhile."""
-        self._lead.world.say(f"fleetctl: waiting: {why}")
-        give_up_at_s = self._clock.monotonic_s() + _GIVE_UP_S
+        self._lead.world.say(f"fleetctl: waiting: {waiting.why}")
+        decide = requeue_when_safe if waiting.then_requeue else go_on
+        policy, give_up_at_s = self._policy(), self._clock.monotonic_s() + _GIVE_UP_S
         while not self._lead.world.told_to_end():
             self._poll()
             self._ask_down()
-            action = go_on(why, self._see(), self._lead.policy)
+            action = decide(waiting.about, self._see(), policy)
             if not isinstance(action, Wait):
-                return action
-            if not self._is_batch_script and self._clock.monotonic_s() > give_up_at_s:
-                return Hold(f"{why}, for {_GIVE_UP_S / 60:.0f} minutes")
+                return StandBy() if self._is_fenced(number) else action
+            if self._clock.monotonic_s() > give_up_at_s:
+                return Hold(f"{waiting.why}, for {_GIVE_UP_S / 60:.0f} minutes")
         return Leave()
 
     def _ask_down(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._ask_down_at_s:
-            self._ask_down_at_s = now_s + _ASK_DOWN_S
-            nodes = self._lead.ask(self._lead.world.slurm.nodes) or ()
-            self._down = frozenset(node.name for node in nodes if node.base_state in _DOWN)
+        """A dead node that came back before anybody saw it DOWN is gone from the job all the same."""
+        now_s, slurm = self._clock.monotonic_s(), self._lead.world.slurm
+        if now_s < self._ask_down_at_s:
+            return
+        self._ask_down_at_s = now_s + _ASK_DOWN_S
+        nodes = self._lead.ask(slurm.nodes)
+        job = self._lead.ask(lambda: slurm.allocation(self._lead.raw_job_id))
+        down = {node.name for node in nodes or () if node.base_state in _DOWN}
+        if job is not None and job.node_list:
+            down |= set(self._nodes) - set(expand(job.node_list))
+        self._down = frozenset(down)
 
     def _requeue(self, number: AttemptNumber, why: str, status: int) -> int:
         """Slurm ends this process soon after it has taken the job back."""
@@ -192,17 +248,18 @@ class Head:
             self._watch.dismiss()
             self._is_told(_TOLD_WITHIN_S)
             return status
-        if lead.world.told_to_end() or lead.run.history().cancelled_at is not None:
+        if lead.world.told_to_end() or self._patiently(lead.run.history).cancelled_at is not None:
             return status
         return self._end(number, status, held=f"{why}, and Slurm did not requeue the job")
 
     def _end(self, number: AttemptNumber, status: int, held: str | None) -> int:
         lead = self._lead
         if held is not None:
-            hold(lead, held)
+            self._patiently(lambda: hold(lead, held))
             status = status or JobSideError.exit_code
         if not self._is_batch_script:
-            give_back(lead, number, held or f"attempt {attempt_name(number)} has ended and the batch script is gone")
+            why = held or f"attempt {attempt_name(number)} has ended and the batch script is gone"
+            self._patiently(lambda: give_back(lead, number, why))
         self._watch.dismiss()
         return status
 
@@ -210,7 +267,7 @@ class Head:
         """Somebody else leads the run. The end of this script would end the job, and that of others with it."""
         lead = self._lead
         lead.world.say("fleetctl: a newer attempt leads this run; this process stands by until Slurm ends it")
-        lead.note(EventKind.FENCED, lead.attempts.newest(), host=lead.job.host)
+        lead.note(EventKind.FENCED, self._patiently(lead.attempts.newest), host=lead.job.host)
         self._watch.close()
         while self._is_batch_script and not lead.world.told_to_end():
             self._clock.sleep(_TICK_S)

@@ -3,7 +3,10 @@
 A node of the job runs an agent that beats. When the beat stops, or its connection breaks, the node is SUSPECT and a
 second path is tried in rounds: does its slurmd port accept a TCP connection, asked by the head and by up to two other
 agents? One accepted connection proves that the kernel there lives: PAUSED. Two rounds in which everybody failed, begun
-at least `gap_s` apart, with nothing accepted in between: DEAD, for ever.
+at least `gap_s` apart, with nothing accepted in between: DEAD, for ever. Two exceptions, for a slurmd that restarts:
+
+- a node whose slurmd accepted since it is silent (only its agent died, say): the failed rounds must span `restart_s`.
+- a node that never joined (its agent could not start) is never DEAD: nothing shows that it ever was well.
 
 The head must not take its own lost network for the death of the others. A failed round counts only when
 
@@ -80,6 +83,7 @@ class Rules(Struct, frozen=True):
     ceiling_s: float = 5.0  # a node that beats badly must not become one whose death is noticed late
     sigmas: float = 4.0  # of any distribution at most 1/16 lies further out (Chebyshev)
     gap_s: float = 1.0  # one burst of lost packets must not fail two rounds
+    restart_s: float = 15.0  # a slurmd that restarts refuses for 1 to 10 s, and its node lives
     probe_s: float = (
         0.8  # a connection takes under 1 ms; waiting for a lost SYN's repetition (1 s, RFC 6298) is the gap's job
     )
@@ -101,6 +105,7 @@ class NodeState(Struct, frozen=True):
     doubted_s: float = 0.0  # when the present doubt began
     probe_at_s: float = inf  # when the next round may begin
     gone_s: float | None = None  # when the first round of the present row of failed ones began
+    accepted: bool = False  # by its slurmd, since it was heard last
 
 
 class Round(Struct, frozen=True):
@@ -187,15 +192,18 @@ def after_round(state: NodeState, ended: Round, now_s: float, rules: Rules) -> N
         return state
     next_s = max(now_s, ended.started_s + rules.gap_s)
     reading = read(ended)
+    rest_s = min(max(rules.gap_s, _REST_SHARE * (now_s - state.doubted_s)), rules.rest_s)
     if reading is Reading.ALIVE:
-        rest_s = min(max(rules.gap_s, _REST_SHARE * (now_s - state.doubted_s)), rules.rest_s)
-        return replace(state, verdict=Verdict.PAUSED, gone_s=None, probe_at_s=now_s + rest_s)
+        return replace(state, verdict=Verdict.PAUSED, gone_s=None, accepted=True, probe_at_s=now_s + rest_s)
+    if not state.joined:
+        return replace(state, verdict=Verdict.CANNOT_TELL, gone_s=None, probe_at_s=now_s + rest_s)
     if reading is Reading.BLIND:
         return replace(state, verdict=Verdict.CANNOT_TELL, gone_s=None, probe_at_s=next_s)
     if state.gone_s is None:
         return replace(state, gone_s=ended.started_s, probe_at_s=next_s)
+    span_s = rules.restart_s if state.accepted else rules.gap_s
     # An agent that only lost its connection is back within a beat, so a death needs a silence of its own too.
-    if ended.started_s - state.gone_s >= rules.gap_s and now_s - state.heard_s >= rules.floor_s:
+    if ended.started_s - state.gone_s >= span_s and now_s - state.heard_s >= rules.floor_s:
         return replace(state, verdict=Verdict.DEAD, probe_at_s=inf)
     return replace(state, probe_at_s=next_s)
 

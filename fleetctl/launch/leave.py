@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fleetctl.errors import FleetctlError
+from collections.abc import Callable
+
+from fleetctl.errors import FleetctlError, SlurmUnreachable
 from fleetctl.launch.lead import Lead
 from fleetctl.rundir.history import BY_JOB
 from fleetctl.rundir.model import AttemptNumber, EventKind, attempt_name
 
-_ASK_AGAIN_S = (0.0, 5.0, 15.0, 60.0)  # a controller that restarts is back within a minute or two
+_ASK_AGAIN_S = 10.0
+_TRIES = 3  # of a requeue that Slurm accepts and does not do
 _SEEN_WITHIN_S = 30.0
 _POLL_S = 1.0
 
@@ -48,15 +51,28 @@ def requeue(lead: Lead, number: AttemptNumber, why: str) -> bool:
         holds=0,
     )
     lead.world.say(f"fleetctl: this job requeues itself: {why}")
-    for pause_s in _ASK_AGAIN_S:
-        lead.world.clock.sleep(pause_s)
-        try:
-            lead.world.slurm.requeue(lead.job_id)
-        except FleetctlError as error:
-            lead.world.say(f"fleetctl: {error.message}")
-            continue
+    for _ in range(_TRIES):
+        if not _ask(lead, lambda: lead.world.slurm.requeue(lead.job_id)):
+            return False
         if _was_requeued(lead):
             lead.note(EventKind.REQUEUED, number, restarts=lead.job.restart_count + 1)
+            return True
+    return False
+
+
+def _ask(lead: Lead, deed: Callable[[], None]) -> bool:
+    """Ask until Slurm has answered: a controller that is away enforces no limit either. False: it refused, or we were
+    told to end."""
+    while not lead.world.told_to_end():
+        try:
+            deed()
+        except SlurmUnreachable as error:
+            lead.world.say(f"fleetctl: {error.message}; asking again")
+            lead.world.clock.sleep(_ASK_AGAIN_S)
+        except FleetctlError as error:
+            lead.world.say(f"fleetctl: {error.message}")
+            return False
+        else:
             return True
     return False
 
@@ -87,14 +103,7 @@ def give_back(lead: Lead, number: AttemptNumber, why: str) -> None:
         why=why,
     )
     lead.world.say(f"fleetctl: this job is given back: {why}")
-    for pause_s in _ASK_AGAIN_S:
-        lead.world.clock.sleep(pause_s)
-        try:
-            lead.world.slurm.cancel(lead.job_id)
-        except FleetctlError as error:
-            lead.world.say(f"fleetctl: {error.message}")
-        else:
-            return
+    _ask(lead, lambda: lead.world.slurm.cancel(lead.job_id))
 
 
 def _attempts(lead: Lead) -> int:

@@ -67,16 +67,26 @@ class Links:
         """The nodes whose agents are connected."""
         return tuple(self._links)
 
+    def is_linked(self, node: str) -> bool:
+        """Whether an agent of `node` is connected, as far as the kernel knows: a frozen one is."""
+        return node in self._links
+
     def send(self, node: str, **message: Any) -> None:
-        """Say it to the agent of `node`, if it is connected."""
+        """Say it to the agent of `node`, if it is connected. To one that does not read, and for which too much waits
+        already, it is not said."""
         link = self._links.get(node)
         if link is not None:
-            self._guarded(link, partial(link.wire.send, **message))
+            self._tell(link, partial(link.wire.send, **message))
 
     def beat(self) -> None:
         """Tell every agent that the head lives."""
         for link in tuple(self._links.values()):
-            self._guarded(link, link.wire.beat)
+            self._tell(link, link.wire.beat)
+
+    def dismiss(self) -> None:
+        """Tell every agent to end. One that cannot be told loses its connection, and is told when it comes back."""
+        for link in tuple(self._links.values()):
+            self._guarded(link, partial(link.wire.send, t="bye"))
 
     def part(self, node: str) -> None:
         """Tell the agent of `node` to end, and hear no more of it."""
@@ -101,14 +111,13 @@ class Links:
     def _accept(self) -> None:
         try:
             link = _Link(self._door.accept()[0], self._clock.monotonic_s())
+            act = partial(self._guarded, link, partial(self._read, link))
+            self._selector.register(link.wire.sock, selectors.EVENT_READ, act)
         except OSError:  # it went away again, or descriptors are out: shut the door until the next `tidy`
             self._selector.unregister(self._door)
             self._drop_oldest(len(self._strangers) - 1)
             return
         self._strangers[link] = None
-        self._selector.register(
-            link.wire.sock, selectors.EVENT_READ, partial(self._guarded, link, partial(self._read, link))
-        )
         self._guarded(link, partial(link.wire.send, t="challenge", nonce=link.nonce))
         self._drop_oldest(self._strangers_limit)
 
@@ -136,6 +145,16 @@ class Links:
         self.part(node)  # an agent has one connection at a time: the other one is stale, or of a second agent
         link.node, self._links[node] = node, link
         return self._listener.on_joined(node)
+
+    def _tell(self, link: _Link, act: Callable[[], None]) -> None:
+        """For sending only. A full queue is no reason to part: a frozen node must not look like one without agent, so
+        its connection is kept until the kernel says that it ended."""
+        try:
+            act()
+        except ValueError:  # the queue is full; what is said is lost, and a beat later it may be empty
+            return
+        except WIRE_ERRORS:
+            self._drop(link)
 
     def _guarded(self, link: _Link, act: Callable[[], None]) -> None:
         try:

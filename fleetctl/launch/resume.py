@@ -21,7 +21,7 @@ from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, Ending, attempt
 
 _OURS = frozenset({"auto", "own"})  # the formats that we can judge
 _VISIBLE_WITHIN_S = 60.0  # an NFS client may show a new file so late (nfs(5), acdirmax); a fall-back costs more
-_READ_AGAIN_S = (0.0, 1.0, 5.0, 15.0)  # a shared file system that fails over answers again within seconds
+_LOOK_AGAIN_S = 1.0
 
 
 class Resume(Struct, frozen=True):
@@ -48,6 +48,7 @@ class Known(Struct, frozen=True):
     suspects: frozenset[str]
     once_valid: bool
     at_most_step: int | None
+    newest: str | None = None  # the name of the newest that a Checkpointer says it committed, where that counts
 
 
 def known(attempts: Attempts, number: AttemptNumber, history: History, task: int | None, *, latest: bool) -> Known:
@@ -56,11 +57,14 @@ def known(attempts: Attempts, number: AttemptNumber, history: History, task: int
     fence = Fence.open(run_id) if latest else Fence(run_id, frozenset(), None)
     if before is not None:
         fence = Fence(run_id, before[1], before[0])
+    committed = _committed(attempts, before)
+    at_most = history.wishes[task].from_step if task in history.wishes else None
     return Known(
         fence=fence,
         suspects=_suspects(attempts, history, number, task),
-        once_valid=_once_valid(attempts, before),
-        at_most_step=history.wishes[task].from_step if task in history.wishes else None,
+        once_valid=before is not None and bool(before[1] or committed),
+        at_most_step=at_most,
+        newest=next(iter(standing(committed, fence, at_most)), None),
     )
 
 
@@ -86,10 +90,11 @@ def choose(
     directory = directory_of(order, job.task)
     before = known(attempts, number, history, job.task, latest=order.load == "latest")
     storage = LocalStorage()
-    names = _names(storage, directory, clock)
+    names = _names(storage, directory, before.newest, clock)
     if names is None:
         return Resume(hold=f"{directory} cannot be read, so it is not known which checkpoints there are")
-    stands = standing(names, before.fence, before.at_most_step)
+    promised = (before.newest,) if before.newest is not None else ()
+    stands = standing({*names, *promised}, before.fence, before.at_most_step)
     attempts.write_stands(number, stands, clock.now(), job.job_id)
     choice = resolve(
         storage,
@@ -122,13 +127,16 @@ def collect(order: CheckpointOrder | None, number: AttemptNumber, run_id: str, t
     return ()
 
 
-def _names(storage: LocalStorage, directory: Path, clock: Clock) -> tuple[str, ...] | None:
-    """None when it cannot be told."""
-    for pause_s in _READ_AGAIN_S:
-        clock.sleep(pause_s)
+def _names(storage: LocalStorage, directory: Path, wanted: str | None, clock: Clock) -> tuple[str, ...] | None:
+    """One listing of the folder; None when it cannot be told. Another host's newest commit may be shown late: without
+    it the run would lose what it has trained since the one before, and fence it out for ever."""
+    until_s, names = clock.monotonic_s() + _VISIBLE_WITHIN_S, None
+    while True:
         with contextlib.suppress(CannotTell):
-            return storage.names(directory)
-    return None
+            names = storage.names(directory)
+        if (names is not None and (wanted is None or wanted in names)) or clock.monotonic_s() >= until_s:
+            return names
+        clock.sleep(_LOOK_AGAIN_S)
 
 
 def _suspects(attempts: Attempts, history: History, number: AttemptNumber, task: int | None) -> frozenset[str]:
@@ -145,12 +153,12 @@ def _suspects(attempts: Attempts, history: History, number: AttemptNumber, task:
     return suspects(loads, number)
 
 
-def _once_valid(attempts: Attempts, before: tuple[AttemptNumber, frozenset[str]] | None) -> bool:
-    """Whether a checkpoint of this run ever stood: in the newest claim, or committed since."""
+def _committed(attempts: Attempts, before: tuple[AttemptNumber, frozenset[str]] | None) -> tuple[str, ...]:
+    """The names that Checkpointers say they committed since the newest claim."""
     if before is None:
-        return False
-    since = (number for number in attempts.numbers() if number >= before[0])
-    return bool(before[1]) or any(save.committed for number in since for save in attempts.saves(number))
+        return ()
+    since = [number for number in attempts.numbers() if number >= before[0]]
+    return tuple(save.name for number in since for save in attempts.saves(number) if save.committed)
 
 
 def _resume(choice: Choice, directory: Path) -> Resume:

@@ -10,10 +10,10 @@ from fleetctl.launch.head import Head
 from fleetctl.launch.lead import Lead, World
 from fleetctl.launch.model import JobIdentity, Order, step_nodes
 from fleetctl.launch.take_over import take_over
-from fleetctl.launch.watching import begin_watch, is_watched, new_key, no_watch, start_agents
+from fleetctl.launch.watching import BATCH_ENVIRON, KEY, NodeWatch
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.history import attempts_of, finished_well
-from fleetctl.rundir.model import EventKind
+from fleetctl.rundir.model import AttemptNumber, EventKind
 from fleetctl.rundir.store import EventLog, RunDir
 from fleetctl.rundir.view import RunState
 from fleetctl.slurm.hosts import expand
@@ -35,29 +35,25 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
     log = run.event_log(f"job-{job.job_id}")
     attempts = Attempts(run.attempts_dir(job.task))
     if order.take_over is not None:
-        return take_over(Lead(run, order, job, log, attempts, _environments(order, world), world, None))
+        return take_over(Lead(run, order, job, log, attempts, (), world, None), lambda: _environments(order, world))
     _claim(run, order.submission, job, log, world)
+    before = attempts_of(run.history().attempts, job.task)
     try:
         _check(run, order, job, world)
         lead = Lead(run, order, job, log, attempts, _environments(order, world), world, began_s)
         if world.told_to_end():
             raise JobSideError(f"run {run.run_id} was told to end before its first step")
-        return _lead(lead, attempts.claim_next(), "requeued" if job.restart_count else "submitted")
+        number = attempts.claim_next(now=world.clock.now(), host=job.host)
+        return _lead(lead, number, "requeued" if job.restart_count else "submitted")
     except FleetctlError as error:
-        _note_not_started(run, order, job, log, error, world)
+        if attempts_of(run.history().attempts, job.task) == before:
+            _note_not_started(run, order, job, log, error, world)
         raise
 
 
-def _lead(lead: Lead, number: tuple[int, int], why: str) -> int:
-    if not lead.order.nodes:
-        return Head(lead, no_watch(lead), (), frozenset()).begin(number, why)
-    nodes = expand(step_nodes(lead.world.environ, 0))
-    if not is_watched(lead):
-        return Head(lead, no_watch(lead), nodes, frozenset()).begin(number, why)
-    key = new_key()
-    watch = begin_watch(lead, nodes, number, key)
-    head = Head(lead, watch, nodes, frozenset(), start_agents=lambda: start_agents(lead, nodes, number, watch, key))
-    return head.begin(number, why)
+def _lead(lead: Lead, number: AttemptNumber, why: str) -> int:
+    nodes = expand(step_nodes(lead.world.environ, 0)) if lead.order.nodes else ()
+    return Head(lead, NodeWatch(lead, nodes, number), nodes).begin(number, why)
 
 
 def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world: World) -> None:
@@ -92,7 +88,8 @@ def _check(run: RunDir, order: Order, job: JobIdentity, world: World) -> None:
 def _environments(order: Order, world: World) -> tuple[Mapping[str, str], ...]:
     """What each step gets from outside; what the env_file says wins over what the script exported."""
     secrets = read_env_file(Path(order.env_file)) if order.env_file else {}
-    return ({**world.environ, **secrets},) * len(order.steps)
+    own = {name: value for name, value in world.environ.items() if name not in (KEY, BATCH_ENVIRON)}
+    return ({**own, **secrets},) * len(order.steps)
 
 
 def _await_needed(needed: RunDir, world: World) -> None:

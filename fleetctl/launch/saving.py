@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 from fleetctl.errors import RunDirError
 from fleetctl.launch.lead import Lead
@@ -72,9 +73,10 @@ class Saver:
         """Of this attempt and the one before it: what older ones saved may have been another size."""
         if now_s >= self._measure_at_s:
             self._measure_at_s = now_s + _MEASURE_S
-            recent = [number for number in self._lead.attempts.numbers() if number <= self._number][-2:]
-            saves = [save for number in recent for save in self._lead.attempts.saves(number)]
-            self._slowest_s = max((save.total_s for save in saves if save.committed), default=None)
+            with suppress(RunDirError):  # not known now: the measure before still holds
+                recent = [number for number in self._lead.attempts.numbers() if number <= self._number][-2:]
+                saves = [save for number in recent for save in self._lead.attempts.saves(number)]
+                self._slowest_s = max((save.total_s for save in saves if save.committed), default=None)
         return self._slowest_s
 
 

@@ -97,12 +97,16 @@ class Watch:
         """What is held of `node` now."""
         return self._states[node].verdict
 
+    def is_linked(self, node: str) -> bool:
+        """Whether an agent of `node` is connected. PAUSED and linked: it is frozen, or its network is stuck. PAUSED and
+        not linked: the node works, only its agent is gone."""
+        return self._links.is_linked(node)
+
     def dismiss(self) -> None:
         """The job is over: tell every agent, now and when it comes later, to end. Nobody is judged any more."""
         self._dismissed = True
         self._rounds.clear()
-        for node in self._links.nodes():
-            self._links.send(node, t="bye")
+        self._links.dismiss()
 
     def close(self) -> None:
         """Close every connection; an agent that was not dismissed goes on looking for a head."""

@@ -1,5 +1,6 @@
-"""The attempts of one run, or of one element of a sweep: exclusive folders, and what lies in them.
+"""The attempts of one run, or of one element of a sweep: a folder each, with one owner, and what lies in them.
 
+A.B/owner.json     who claimed the attempt: made exclusively, before anything else
 A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}
 A.B/head.json      the head: where agents find it
 A.B/save-now       the head: a request to save
@@ -9,7 +10,9 @@ A.B/load.json      Checkpointer: how the load of the resumed checkpoint went; lo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +20,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from fleetctl.errors import RunDirError
 from fleetctl.rundir import files
 from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name, attempt_number
+
+_OWNER = "owner.json"
 
 
 class Save(Struct, frozen=True):
@@ -42,7 +48,8 @@ class Attempts(Struct, frozen=True):
     def numbers(self) -> tuple[AttemptNumber, ...]:
         """All that were ever claimed, oldest first.
 
-        :raises RunDirError: the folder cannot be read.
+        :raises RunDirError: the folder cannot be read. Whoever leads an attempt must take it as "not known": it says
+            neither that a newer attempt leads nor that none does.
         """
         with files.explained(self.folder, "read"):
             try:
@@ -55,21 +62,29 @@ class Attempts(Struct, frozen=True):
         """(0, 0) before the first."""
         return max(self.numbers(), default=(0, 0))
 
-    def claim(self, number: AttemptNumber) -> bool:
-        """Make the attempt's folder. True for exactly one caller, ever.
+    def claim(self, number: AttemptNumber, *, host: str = "", now: datetime | None = None) -> bool:
+        """Make the attempt's folder and own it. True for exactly one caller, ever.
+
+        The folder decides nothing: when NFS loses the answer of a mkdir, its repetition finds the folder and fails,
+        although it is ours, and then nobody would lead. `owner.json` decides.
 
         :raises RunDirError: disk full, read-only, ...
         """
-        with files.explained(self.folder, "write"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        path, time = self.path(number), None if now is None else now.isoformat()
+        mine = {"schema": SCHEMA_VERSION, "host": host, "time": time}
+        with files.explained(path, "claim"):
             try:
-                self.path(number).mkdir()
-            except FileExistsError:
+                path.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:  # something else has that name
                 return False
+            if any(not name.startswith(f".{_OWNER}.") for name in os.listdir(path)):
+                # It is owned: by another, or by us, who tried before and failed after the deed. A fleetctl before
+                # owner.json left other files.
+                return now is not None and files.read_json(str(path / _OWNER)) == mine
             files.sync_dir(self.folder)
-        return True
+            return files.claim_file(path / _OWNER, mine)
 
-    def claim_next(self) -> AttemptNumber:
+    def claim_next(self, *, host: str = "", now: datetime | None = None) -> AttemptNumber:
         """The first sub-number of the next attempt: 1.0, then 2.0, ...
 
         :raises RunDirError: disk full, read-only, ...
@@ -77,7 +92,7 @@ class Attempts(Struct, frozen=True):
         number = self.newest()
         while True:
             number = (number[0] + 1, 0)
-            if self.claim(number):
+            if self.claim(number, host=host, now=now):
                 return number
 
     def write_stands(self, number: AttemptNumber, stands: Sequence[str], now: datetime, job_id: str) -> None:
@@ -89,11 +104,14 @@ class Attempts(Struct, frozen=True):
         """The newest complete claim older than `number`, and what stood in it.
 
         An attempt without one started nothing, since its head writes it before the first step.
+
+        :raises RunDirError: a claim is there and cannot be read. An older one must not count instead: it does not know
+            what was committed since, and lets stand what was fenced off.
         """
         for older in reversed([one for one in self.numbers() if one < number]):
-            raw = files.read_json(str(self.path(older) / "claim.json"))
-            if isinstance(raw, dict) and isinstance(raw.get("stands"), list):
-                return older, frozenset(map(str, raw["stands"]))
+            stands = _stands(self.path(older) / "claim.json")
+            if stands is not None:
+                return older, stands
         return None
 
     def write(self, number: AttemptNumber, name: str, value: Mapping[str, Any]) -> None:
@@ -114,12 +132,39 @@ class Attempts(Struct, frozen=True):
         return tuple(save for line in raw.split(b"\n")[:-1] if (save := _save(line)) is not None)
 
     def loads(self, number: AttemptNumber) -> tuple[Any, ...]:
-        """What the Checkpointers said of loading the resumed checkpoint: rank 0 always, another rank if it failed."""
-        try:
+        """What the Checkpointers said of loading the resumed checkpoint: rank 0 always, another rank if it failed.
+
+        What cannot be read said nothing.
+        """
+        found = []
+        with contextlib.suppress(OSError):
             names = [e.name for e in self.path(number).iterdir() if e.name.startswith("load") and e.suffix == ".json"]
-        except OSError:
-            return ()
-        return tuple(files.read_json(str(self.path(number) / name)) for name in sorted(names))
+            for name in sorted(names):
+                with contextlib.suppress(OSError):
+                    found.append(files.read_json(str(self.path(number) / name)))
+        return tuple(found)
+
+
+def _stands(path: Path) -> frozenset[str] | None:
+    """What stands by this claim.json, None when it is missing. It was written whole: one that is not is damaged.
+
+    :raises RunDirError: it cannot be read, or is damaged.
+    """
+    with files.explained(path, "read"):
+        try:
+            raw = files.read_bounded(str(path))
+            if raw is None:
+                return None
+            stands = json.loads(raw)["stands"]
+            if isinstance(stands, list) and all(isinstance(name, str) for name in stands):
+                return frozenset(stands)
+            why = "`stands` is no list of names"
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"
+    raise RunDirError(
+        f"{path} is damaged ({why}), so it is not known which checkpoints stand",
+        remedy='restore it, or list in it those that may be resumed from: {"stands": ["NAME"]}',
+    )
 
 
 def _save(line: bytes) -> Save | None:

@@ -17,6 +17,7 @@ from fleetctl.errors import RunDirError
 
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 64 << 20  # of one event file: years of events
+_TORN = b"#\n"  # ends a line that could not be taken back, so that it is no JSON even if it was complete
 _REMEDIES = {
     errno.ENOSPC: "free some space, or set FLEETCTL_RUNS to a folder with room",
     errno.EDQUOT: "your quota is used up: free some space, or set FLEETCTL_RUNS to a folder with room",
@@ -81,31 +82,61 @@ def claim_file(path: Path, value: Mapping[str, Any]) -> bool:
     link does not mean that it failed, since the answer may have been lost; two links on our own file mean that we won.
     """
     staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    write_synced(staged, json.dumps(value) + "\n")
+    try:
+        write_synced(staged, json.dumps(value) + "\n")
+        won = _link(staged, path)
+    finally:
+        with contextlib.suppress(OSError):  # what stays behind is harmless, and the answer may be lost here too
+            os.unlink(staged)
+    if won:
+        sync_dir(path.parent)
+    return won
+
+
+def _link(staged: Path, path: Path) -> bool:
     try:
         os.link(staged, path)
-    except FileExistsError:
-        if os.stat(staged).st_nlink != 2:
+    except OSError as error:
+        if _links(staged) == 2:
+            return True
+        if isinstance(error, FileExistsError):
             return False
-    finally:
-        os.unlink(staged)
-    sync_dir(path.parent)
+        raise
     return True
 
 
-def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append one JSON line and fsync; a new file's name is made durable too."""
-    new = not path.exists()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+def _links(path: Path) -> int:
+    """Asked of an open file: opening makes an NFS client ask its server (nfs(5), close-to-open)."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        line = (json.dumps(value) + "\n").encode()
-        while line:
-            line = line[os.write(handle, line) :]
-        os.fsync(handle)
+        return os.fstat(handle).st_nlink
     finally:
         os.close(handle)
-    if new:
-        sync_dir(path.parent)
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append one JSON line and fsync; a new file's name is made durable too. `path` has no other writer.
+
+    What a failed append wrote is taken back, or else kept off the next line: a full disk must not spoil what follows.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        size = os.fstat(handle).st_size
+        try:
+            line = (json.dumps(value) + "\n").encode()
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = _TORN + line
+            while line:
+                line = line[os.write(handle, line) :]
+            os.fsync(handle)
+            if not size:
+                sync_dir(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
+    finally:
+        os.close(handle)
 
 
 def read_bounded(path: str) -> bytes | None:
@@ -129,7 +160,10 @@ def read_bounded(path: str) -> bytes | None:
 
 
 def read_json(path: str) -> Any:
-    """The JSON value in `path`, or None when it is missing or not complete JSON (a reader never trusts a writer)."""
+    """The JSON value in `path`, or None when it is missing or not complete JSON (a reader never trusts a writer).
+
+    :raises OSError: it is not known what is there (EIO, ESTALE); whoever leads a run must not die of it.
+    """
     try:
         raw = read_bounded(path)
         return None if raw is None else json.loads(raw)

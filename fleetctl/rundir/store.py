@@ -156,13 +156,19 @@ class RunDir(Struct, frozen=True):
         for name in sorted(os.listdir(folder)):
             lines = (files.read_bounded(f"{folder}/{name}") or b"").split(b"\n")
             for line in lines[:-1]:  # what follows the last newline was torn by a crash
-                raw = json.loads(line)
+                try:
+                    raw = json.loads(line)
+                except ValueError:  # torn too, by a full disk: an append that failed never happened
+                    continue
                 if (kind := _KINDS.get(raw["kind"])) is not None:  # a newer fleetctl may write more
                     yield Event(datetime.fromisoformat(raw["time"]), kind, raw)
 
     def progress(self, attempt: str, task: int | None) -> Progress | None:
-        """What rank 0 of this attempt last wrote; a damaged or foreign file is no progress."""
-        raw = files.read_json(f"{self.attempt_dir(attempt, task)}/progress.json")
+        """What rank 0 of this attempt last wrote; a damaged, foreign or unreadable file is no progress."""
+        try:
+            raw = files.read_json(f"{self.attempt_dir(attempt, task)}/progress.json")
+        except OSError:
+            return None
         if not isinstance(raw, dict):
             return None
         step, target, loss = raw.get("training_step"), raw.get("target_step"), raw.get("loss")

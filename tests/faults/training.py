@@ -26,11 +26,25 @@ resources: {{nodes: {nodes}, spare_nodes: {spares}, gpus_per_node: 8, tasks_per_
   cpus_per_task: 1, time: {time}}}
 checkpoint: {{dir: {folder}/checkpoints, format: own, interval: {interval}}}
 recovery: {recovery}
-workdir: {workdir}
+{env_file}workdir: {workdir}
 command: |
   echo "$RANK $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >> {folder}/placed.$FLEETCTL_ATTEMPT
   exec python3 {program} --steps {steps} --step-time-ms {step_time_ms} {more}
 """
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 class Training:
@@ -53,6 +67,7 @@ class Training:
         program: str = "train_numpy.py",
         more: str = "",
         interval: str = "1s",
+        env_file: str = "",
     ) -> None:
         text = SPEC.format(
             nodes=nodes,
@@ -67,6 +82,7 @@ class Training:
             step_time_ms=step_time_ms,
             more=more,
             interval=interval,
+            env_file=f"env_file: {env_file}\n" if env_file else "",
         )
         answer = self.cli.json("submit", str(write_spec(self.folder, text)))
         self.run_id, self.job_id = answer["run_id"], answer["job_id"]
@@ -116,16 +132,30 @@ class Training:
 
     def rank_pid(self, rank: int) -> int:
         """The process of one rank, of the newest attempt."""
-        wanted = {f"FLEETCTL_RUN_ID={self.run_id}", f"FLEETCTL_ATTEMPT={self.attempts[-1]}", f"RANK={rank}"}
+        found = self.ranks(self.attempts[-1], f"RANK={rank}")
+        assert found, f"rank {rank} does not run"
+        return found[0]
+
+    def ranks(self, attempt: str, *more: str) -> list[int]:
+        """The processes of the training of one attempt that have `more` in their environment."""
+        return [pid for pid in self._processes(attempt, *more) if "python" in _program(pid)]
+
+    def sruns(self, attempt: str) -> list[int]:
+        """The srun of one attempt, without its second half, which is its child."""
+        found = [pid for pid in self._processes(attempt) if _program(pid).endswith("srun")]
+        return [pid for pid in found if _parent(pid) not in found]
+
+    def _processes(self, attempt: str, *more: str) -> list[int]:
+        wanted = {f"FLEETCTL_RUN_ID={self.run_id}", f"FLEETCTL_ATTEMPT={attempt}", *more}
+        found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 words = set(path.read_text(errors="replace").split("\0"))
-                program = (path.parent / "cmdline").read_text().split("\0")[0]
             except OSError:
                 continue
-            if wanted <= words and "python" in program:
-                return int(path.parent.name)
-        raise AssertionError(f"rank {rank} does not run")
+            if wanted <= words:
+                found.append(int(path.parent.name))
+        return found
 
     def kill_rank(self, rank: int) -> None:
         os.kill(self.rank_pid(rank), signal.SIGKILL)

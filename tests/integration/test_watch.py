@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,12 @@ import pytest
 from fleetctl.clock import SystemClock
 from fleetctl.launch import agent
 from fleetctl.launch.judge import Notice, NoticeKind, Rules, Verdict
+from fleetctl.launch.links import Links
 from fleetctl.launch.watch import Watch
 from tests.support import BIN, wait_until
 
 KEY = bytes(range(32))
-FAST = Rules(beat_s=0.2, floor_s=0.5, ceiling_s=1.5, gap_s=0.3, join_s=60.0, own_pause_s=1.5)
+FAST = Rules(beat_s=0.2, floor_s=0.5, ceiling_s=1.5, gap_s=0.3, join_s=60.0, own_pause_s=1.5, restart_s=2.0)
 ON_TIME_S = 5.0  # within which a death has to be noticed
 JOINED, TERM, SUSPECT, PAUSED = NoticeKind.JOINED, NoticeKind.TERM, NoticeKind.SUSPECT, NoticeKind.PAUSED
 BACK, DEAD, CANNOT_TELL = NoticeKind.BACK, NoticeKind.DEAD, NoticeKind.CANNOT_TELL
@@ -79,8 +83,9 @@ class Nodes:
         self.watches.append(Watch(names, endpoints, KEY, SystemClock(), rules=rules, landmarks=landmarks))
         return self.watches[-1]
 
-    def where(self, port: int, slurmd: str = "head") -> dict[str, Any]:
-        return {"host": "head", "address": "127.0.0.1", "port": port, "slurmd": list(self.slurmd[slurmd].address)}
+    def where(self, port: int, slurmd: str | None = "head", host: str = "head") -> dict[str, Any]:
+        known = list(self.slurmd[slurmd].address) if slurmd else None
+        return {"host": host, "address": "127.0.0.1", "port": port, "slurmd": known}
 
     def agent(
         self, node: str, port: int, *, key: bytes = KEY, environ: dict[str, str] | None = None, **more: Any
@@ -178,10 +183,16 @@ def test_a_watch_without_nodes_waits_and_closes() -> None:
 def test_an_agent_that_never_joins_is_judged_by_its_nodes_slurmd(nodes: Nodes) -> None:
     nodes.slurmd["n2"].kill()
     watch = nodes.watch("n1", "n2", rules=Rules(join_s=0.5, floor_s=0.5, gap_s=0.3))
-    nodes.until_told(watch, DEAD, "n2")
+    nodes.until_told(watch, CANNOT_TELL, "n2")
+    nodes.for_(watch, 3.0)
     assert watch.verdict("n1") is Verdict.PAUSED
+    assert watch.verdict("n2") is Verdict.CANNOT_TELL  # nothing shows that it ever was well
+    nodes.slurmd["n2"].run()
+    nodes.until_told(watch, PAUSED, "n2")
+    assert not watch.is_linked("n1")
     nodes.agent("n1", watch.port)
     nodes.until_told(watch, JOINED, "n1")
+    assert watch.is_linked("n1")
 
 
 def test_sigterm_is_told_once_and_survived(nodes: Nodes) -> None:
@@ -240,6 +251,7 @@ def test_a_frozen_node_pauses_comes_back_and_never_dies(nodes: Nodes) -> None:
     os.kill(pid, signal.SIGSTOP)
     nodes.for_(watch, 6.0)
     assert nodes.told()[2:] == [(SUSPECT, "n1"), (PAUSED, "n1")]
+    assert watch.is_linked("n1")
     os.kill(pid, signal.SIGCONT)
     nodes.until_told(watch, BACK, "n1")
     nodes.for_(watch, 2.0)
@@ -252,8 +264,57 @@ def test_a_killed_agent_on_a_living_node_is_a_pause_and_a_death_after_it_is_seen
     os.kill(pid, signal.SIGKILL)
     nodes.for_(watch, 2.0)
     assert nodes.told()[1:] == [(SUSPECT, "n1"), (PAUSED, "n1")]
+    assert not watch.is_linked("n1")
+    nodes.slurmd["n1"].kill()  # it restarts
+    nodes.for_(watch, FAST.restart_s - 0.5)
+    nodes.slurmd["n1"].run()
+    nodes.for_(watch, FAST.restart_s)
+    assert nodes.told()[1:] == [(SUSPECT, "n1"), (PAUSED, "n1")]
     nodes.slurmd["n1"].kill()
     nodes.until_told(watch, DEAD, "n1")
+
+
+class _Quiet:
+    """Wants every node and does nothing with what its agent says."""
+
+    def wanted(self, node: str) -> bool:
+        return bool(node)
+
+    def peers_of(self, _node: str) -> list[list[Any]]:
+        return []
+
+    def on_joined(self, node: str) -> None: ...
+
+    def on_lost(self, node: str) -> None: ...
+
+    def on_message(self, node: str, message: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize("dismissed", [False, True])
+def test_an_agent_that_does_not_read_stays_linked_until_its_connection_ends(dismissed: bool) -> None:
+    with selectors.DefaultSelector() as selector:
+        links = Links(selector, KEY, SystemClock(), _Quiet(), 1)
+
+        def work() -> None:
+            for key, _ in selector.select(0.05):
+                key.data()
+
+        wire = agent.Wire(socket.create_connection(("127.0.0.1", links.port)))
+        got: list[dict[str, Any]] = []
+        wait_until(lambda: work() or got.extend(wire.receive()) or got, "a challenge")  # type: ignore[func-returns-value]
+        wire.send(t="hello", node="n1", nonce="ab", mac=agent.mac(KEY, "agent", got[0]["nonce"], "ab", "n1"))
+        wait_until(lambda: work() or links.is_linked("n1"), "it is linked")  # type: ignore[func-returns-value]
+        for number in range(11_000):  # far more than the kernel keeps, then to the last byte
+            links.send("n1", t="probe", pad="x" * (1000 if number < 10_000 else 0))
+        links.beat()
+        work()
+        assert links.is_linked("n1")
+        if dismissed:  # it cannot be told; it is when it comes again
+            links.dismiss()
+            assert not links.is_linked("n1")
+        wire.sock.close()
+        wait_until(lambda: work() or not links.is_linked("n1"), "the end is seen")  # type: ignore[func-returns-value]
+        links.close()
 
 
 def test_a_node_that_vanished_without_a_word_is_dead_when_another_agent_says_so_too(nodes: Nodes) -> None:
@@ -462,6 +523,39 @@ def test_a_head_does_not_admit_an_agent_with_another_key(nodes: Nodes) -> None:
     assert nodes.told() == []
 
 
+def test_without_descriptors_agents_wait_and_the_watch_goes_on(nodes: Nodes) -> None:
+    watch = nodes.watch("n1", "n2")
+    nodes.all_join(watch, "n1")
+    nodes.agent("n2", watch.port)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+    taken: list[int] = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            taken.extend(os.dup(0) for _ in range(10_000))
+        before_s = time.process_time()
+        nodes.for_(watch, 2.5)
+        assert time.process_time() - before_s < 0.5
+        assert nodes.told() == [(JOINED, "n1")]
+        assert watch.verdict("n1") is Verdict.LIVE
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    nodes.until_told(watch, JOINED, "n2")
+
+
+def test_addresses_of_the_family_that_slurm_uses_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 6818, 0, 0))
+    four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 6818))
+    other = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.0", 6818))
+    found = [six, four, other]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: found)
+    assert agent.resolve("node", 6818) == (socket.AF_INET, four[4])
+    found = [six]
+    assert agent.resolve("node", 6818) == (socket.AF_INET6, six[4])
+
+
 # The head is lost
 
 
@@ -485,16 +579,32 @@ def test_an_agent_goes_to_a_newer_head(nodes: Nodes) -> None:
     assert agent.newer_head(str(nodes.folder / "absent"), (1, 0)) is None
 
 
-def _next_head(folder: Path, *statuses: int) -> list[str]:
-    """A program that notes each start and its environment, and ends with the next of these statuses."""
+def _next_head(folder: Path, *statuses: int, leads: dict[int, dict[str, Any]] | None = None, hold: bool = False) -> str:
+    """A program that notes each start, its environment and its last word, and ends with the next of these statuses,
+    negative for a signal. Where `leads` says so, it leaves a head.json of attempt 1.NUMBER first; with `hold` it ends
+    once there is a file `go`."""
     text = f"""
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 folder = pathlib.Path({str(folder)!r})
 count = len(list(folder.glob("start-*")))
-(folder / f"start-{{count}}").write_text(json.dumps(dict(os.environ)))
-sys.exit({list(statuses)!r}[count])
+(folder / f"start-{{count}}").write_text(json.dumps({{**os.environ, "LAST": sys.argv[-1]}}))
+head = {leads or {}!r}.get(count)
+if head:
+    (folder / "attempts" / f"1.{{count}}").mkdir(exist_ok=True)
+    (folder / "attempts" / f"1.{{count}}" / "head.json").write_text(json.dumps(head))
+while {hold} and not (folder / "go").exists():
+    time.sleep(0.05)
+status = {list(statuses)!r}[count]
+os.kill(os.getpid(), -status) if status < 0 else sys.exit(status)
 """
-    return [sys.executable, "-c", text]
+    (folder / "take-over.json").write_text(
+        json.dumps({"argv": [sys.executable, "-c", text, "x" * 100_000, "y" * 100_000]})
+    )
+    return str(folder / "take-over.json")
+
+
+def last_words(folder: Path) -> list[str]:
+    return [json.loads((folder / f"start-{number}").read_text())["LAST"] for number in range(starts(folder))]
 
 
 def starts(folder: Path) -> int:
@@ -506,7 +616,7 @@ def test_the_next_head_is_started_exactly_when_the_head_is_dead(nodes: Nodes, tm
     batch = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "head,n1", "SLURM_CONF": "/etc/slurm.conf"}
     environ = {"SLURM_STEP_ID": "3", "SLURM_PROCID": "0", "PMI_RANK": "0", "PMIX_X": "1", "SLURMD_NODENAME": "n1"}
     environ |= {"KEPT": "yes", "FLEETCTL_BATCH_ENV": json.dumps(batch)}
-    nodes.agent("n1", watch.port, take_over=_next_head(tmp_path, 3), environ=environ)
+    nodes.agent("n1", watch.port, take_over=_next_head(tmp_path, 0), environ=environ)
     nodes.until_told(watch, JOINED, "n1")
     time.sleep(4.0)  # the head hangs: silent, its connection open, its node alive
     assert starts(tmp_path) == 0
@@ -518,7 +628,8 @@ def test_the_next_head_is_started_exactly_when_the_head_is_dead(nodes: Nodes, tm
     assert starts(tmp_path) == 0
     nodes.slurmd["head"].kill()
     wait_until(lambda: starts(tmp_path) == 1, "the next head runs", ON_TIME_S)
-    assert nodes.agents[0].wait(ON_TIME_S) == 3
+    assert nodes.agents[0].wait(ON_TIME_S) == 0
+    assert last_words(tmp_path) == ["1.0"]
     got = json.loads((tmp_path / "start-0").read_text())
     assert {name: text for name, text in got.items() if name.startswith(("SLURM_", "PMI"))} == batch
     assert (got["KEPT"], got["SLURMD_NODENAME"], got["FLEETCTL_WATCH_KEY"]) == ("yes", "n1", KEY.hex())
@@ -571,12 +682,87 @@ def test_when_another_agent_claimed_the_agent_goes_to_that_head(nodes: Nodes, tm
 
 def test_a_claim_that_comes_to_nothing_is_tried_again_after_its_time(nodes: Nodes, tmp_path: Path) -> None:
     nodes.slurmd["head"].kill()
-    nodes.agent("n1", 1, take_over=_next_head(tmp_path, 75, -9), again_s=6.0)
+    nodes.agent("n1", 1, take_over=_next_head(tmp_path, 75, 0), again_s=6.0)
     wait_until(lambda: starts(tmp_path) == 1, "the next head runs", 10.0)
     time.sleep(4.5)
     assert starts(tmp_path) == 1
     wait_until(lambda: starts(tmp_path) == 2, "it runs again", 10.0)
-    assert nodes.agents[0].wait(ON_TIME_S) == 247  # sys.exit(-9) is 247
+    assert nodes.agents[0].wait(ON_TIME_S) == 0
+
+
+def test_a_head_that_dies_under_its_agent_is_followed_until_one_ends_well(nodes: Nodes, tmp_path: Path) -> None:
+    """The first fails before it leads (a full disk), the second leads and is killed (out of memory), its node lives."""
+    nodes.slurmd["head"].kill()
+    new = nodes.watch("n1", "n2")
+    gone = nodes.where(1, slurmd="n1", host="n1")
+    following = _next_head(tmp_path, 1, -9, 75, 3, 0, leads={1: gone})
+    nodes.agent("n1", 1, take_over=following, pause_s=1.0, again_s=1.5)
+    wait_until(lambda: starts(tmp_path) == 5, "it was tried again and again", 30.0)
+    assert nodes.agents[0].wait(ON_TIME_S) == 0
+    assert last_words(tmp_path) == ["1.0", "1.0", "1.1", "1.1", "1.1"]
+    begun_s = [(tmp_path / f"start-{number}").stat().st_mtime for number in range(5)]
+    pauses_s = [after - before for before, after in pairwise(begun_s)]
+    assert all(least <= pause_s < least + 3.0 for least, pause_s in zip([1.0, 2.0, 1.5, 4.0], pauses_s, strict=True)), (
+        pauses_s
+    )
+    assert new.verdict("n1") is Verdict.AWAITED
+
+
+def test_a_head_that_dies_where_another_leads_already_is_not_followed(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.slurmd["head"].kill()
+    new = nodes.watch("n1")
+    elsewhere = nodes.where(1, slurmd="n2", host="n2")  # it lives and hangs: nobody may take over from it
+    nodes.agent("n1", 1, take_over=_next_head(tmp_path, 1, 0, leads={0: elsewhere}), pause_s=1.0, attempt="0.9")
+    wait_until(lambda: starts(tmp_path) == 1, "the next head runs", 10.0)
+    time.sleep(4.0)
+    assert starts(tmp_path) == 1
+    nodes.write_head("1.1", json.dumps(nodes.where(new.port, slurmd=None)))
+    nodes.until_told(new, JOINED, "n1")
+
+
+def test_a_head_that_dies_is_not_followed_by_an_agent_that_was_terminated(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.slurmd["head"].kill()
+    nodes.agent("n1", 1, take_over=_next_head(tmp_path, 1, 0, hold=True), pause_s=0.5)
+    wait_until(lambda: starts(tmp_path) == 1, "the next head runs", 10.0)
+    os.kill(nodes.agents[0].pid, signal.SIGTERM)
+    (tmp_path / "go").touch()
+    time.sleep(3.0)
+    assert starts(tmp_path) == 1
+    new = nodes.watch("n1")
+    nodes.write_head("1.1", json.dumps(nodes.where(new.port, slurmd="n2")))
+    nodes.until_told(new, TERM, "n1")
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"argv": [1]}', '{"argv": ["/nonexistent"]}'])
+def test_a_take_over_that_cannot_be_read_is_tried_again_after_its_time(
+    nodes: Nodes, tmp_path: Path, text: str | None
+) -> None:
+    nodes.slurmd["head"].kill()
+    place = tmp_path / "later.json"
+    if text is not None:
+        place.write_text(text)
+    nodes.agent("n1", 1, take_over=str(place), again_s=2.0)
+    time.sleep(4.0)
+    assert nodes.agents[0].poll() is None
+    Path(_next_head(tmp_path, 0)).rename(place)
+    assert nodes.agents[0].wait(10.0) == 0
+    assert starts(tmp_path) == 1
+
+
+def test_a_head_whose_slurmd_nobody_knows_is_never_dead_but_a_newer_one_is_followed(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.agent("n1", 1, take_over=_next_head(tmp_path, 0), head=nodes.where(1, slurmd=None))
+    time.sleep(4.0)
+    assert starts(tmp_path) == 0
+    assert nodes.agents[0].poll() is None
+    new = nodes.watch("n1")
+    nodes.write_head("1.1", json.dumps(nodes.where(new.port, slurmd=None)))
+    nodes.until_told(new, JOINED, "n1")
+    new.close()
+    nodes.watches.clear()
+    time.sleep(4.0)
+    assert starts(tmp_path) == 0
 
 
 def test_an_agent_without_a_head_looks_at_most_once_a_second(nodes: Nodes) -> None:

@@ -54,17 +54,20 @@ def test_death_needs_two_failed_rounds_in_a_row_and_nothing_else_between_them(
 ) -> None:
     state, now_s = awaited(0.0, RULES), 0.0
     row: list[float] = []  # the failed rounds since anything else spoke for the node, or for a cut head
+    accepted = False  # since the node was heard
     for wait_s, event in history:
         now_s += wait_s
         doubted = state.verdict in (Verdict.SUSPECT, Verdict.PAUSED, Verdict.CANNOT_TELL)
         after = step(state, event, now_s)
+        accepted = event not in ("beat", "line") and (accepted or after.verdict is Verdict.PAUSED)
         if isinstance(event, Round):
             row = [*row, now_s] if doubted and read(event) is Reading.GONE else row if not doubted else []
         elif event in ("beat", "line", "woke") or after.verdict is not state.verdict:
             row = []
         if after.verdict is Verdict.DEAD and state.verdict is not Verdict.DEAD:
             assert len(row) >= 2
-            assert row[-1] - row[0] >= RULES.gap_s
+            assert row[-1] - row[0] >= (RULES.restart_s if accepted else RULES.gap_s)
+            assert state.joined
             assert now_s - state.heard_s >= RULES.floor_s
         if state.verdict is Verdict.DEAD:
             assert after is state

@@ -5,9 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from fleetctl.launch.classify import classify
-from fleetctl.launch.decide import Hold, Leave, Nodes, Policy, Requeue, Restart, Wait, after_attempt, brake, go_on
+from fleetctl.launch.decide import (
+    Hold,
+    Leave,
+    Nodes,
+    Policy,
+    Requeue,
+    Restart,
+    StandBy,
+    Wait,
+    after_attempt,
+    brake,
+    go_on,
+    requeue_when_safe,
+)
 from fleetctl.launch.limits import Horizon, horizon, save_at_s
 from fleetctl.rundir.model import Attempt, Ending, Progress
 
@@ -21,7 +35,9 @@ HALFWAY, THERE = Progress(10, 20, None), Progress(20, 20, None)
     [
         ({"train": 0}, None, None, False, Ending.FINISHED),
         ({"train": 0}, None, THERE, False, Ending.FINISHED),
-        ({"train": 1}, None, THERE, False, Ending.FINISHED),  # its teardown failed: nothing is left to train
+        ({"train": 1}, None, THERE, False, Ending.FAILED),  # its last save may have failed
+        ({"train": 137}, Ending.NODE_LOST, THERE, False, Ending.NODE_LOST),
+        ({"train": 1}, None, Progress(20, 20, None, done=True), False, Ending.FINISHED),  # only its teardown failed
         ({"train": 0}, None, HALFWAY, False, Ending.STOPPED_EARLY),
         ({"train": 0}, None, HALFWAY, True, Ending.TOLD),
         ({"train": 143}, None, HALFWAY, True, Ending.TOLD),
@@ -69,7 +85,7 @@ def test_no_requeue_while_a_node_is_silent_and_not_down() -> None:
     assert isinstance(go_on("x", down, without_spares), Wait), "without --no-kill Slurm requeues it by itself"
 
 
-@pytest.mark.parametrize("ending", [Ending.FINISHED, Ending.TOLD, Ending.FENCED])
+@pytest.mark.parametrize("ending", [Ending.FINISHED, Ending.TOLD])
 def test_what_is_not_ours_to_restart(ending: Ending) -> None:
     assert after_attempt(ending, Nodes(("a", "b")), None, TWO) == Leave()
 
@@ -79,6 +95,22 @@ def test_nothing_is_restarted_without_leave_and_a_brake_holds() -> None:
     assert after_attempt(Ending.FAILED, Nodes(("a", "b")), "why", TWO) == Hold("why")
     assert after_attempt(Ending.FAILED, Nodes(("a", "b")), None, TWO) == Restart(("a", "b"), "failed")
     assert isinstance(after_attempt(Ending.SAVED, Nodes(("a", "b")), None, TWO), Requeue)
+    assert after_attempt(Ending.FENCED, Nodes(("a", "b")), None, TWO) == StandBy()
+
+
+def test_a_saved_run_is_not_requeued_while_a_node_is_silent_either() -> None:
+    for silent in (Nodes(("a", "b"), dead=("c",)), Nodes(("a", "b"), paused=("c",))):
+        waiting = after_attempt(Ending.SAVED, silent, None, TWO)
+        assert isinstance(waiting, Wait)
+        assert waiting.then_requeue
+        assert isinstance(after_attempt(Ending.SAVED, silent, None, replace(TWO, requeue_is_safe=True)), Requeue)
+    assert isinstance(requeue_when_safe("x", Nodes(("a",), dead=("c",), down=frozenset("c")), TWO), Requeue)
+
+
+def test_failures_that_take_turns_are_braked_too() -> None:
+    turns = [failed(11 * i, 10, f"step train: status {i % 2}") for i in range(6)]
+    assert brake(turns[:5], 3) is None
+    assert brake(turns, 3) is not None
 
 
 def failed(minute: float, step: int | None, failure: str = "step train: signal 9") -> Attempt:

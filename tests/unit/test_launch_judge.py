@@ -85,9 +85,18 @@ def test_a_node_that_never_joined_is_judged_only_after_its_time() -> None:
     assert silent(state, RULES.join_s, RULES) is state
     state = silent(state, RULES.join_s + 1, RULES)
     assert state.verdict is Verdict.SUSPECT
-    for started_s in (61.0, 62.0):
+
+
+@pytest.mark.parametrize("first", [YES, NO])
+def test_a_node_that_never_joined_is_never_dead(first: Outcome) -> None:
+    """Nothing shows that it ever was well: its agent could not start, and its slurmd may be about to restart."""
+    state = silent(awaited(0.0, RULES), RULES.join_s + 1, RULES)
+    state = after_round(state, Round(61.0, first), 61.0, RULES)
+    for started_s in range(62, 200):
         state = after_round(state, Round(started_s, NO), started_s, RULES)
-    assert state.verdict is Verdict.DEAD
+        assert state.verdict is Verdict.CANNOT_TELL
+    assert 200.0 < state.probe_at_s < 220.0  # ever less often: others want to be probed too
+    assert after_round(state, Round(200.0, YES), 200.0, RULES).verdict is Verdict.PAUSED
 
 
 def test_two_failed_rounds_are_death() -> None:
@@ -116,7 +125,19 @@ def test_an_accepted_connection_makes_it_paused_and_breaks_the_row() -> None:
     assert state.verdict is Verdict.PAUSED
     state = after_round(state, Round(9.0, NO), 9.0, RULES)
     assert state.verdict is Verdict.PAUSED
-    assert after_round(state, Round(10.0, NO), 10.0, RULES).verdict is Verdict.DEAD  # frozen, then killed
+
+
+def test_a_paused_node_is_dead_only_after_more_than_a_restart_of_its_slurmd() -> None:
+    state = after_round(suspect(), Round(7.0, YES), 7.0, RULES)
+    for before in (state, after_round(state, Round(8.0, LOST), 8.0, RULES), woke(state, 8.0, RULES)):
+        now = after_round(before, Round(9.0, NO), 9.0, RULES)
+        for started_s in (10.0, 20.0, 23.9):
+            now = after_round(now, Round(started_s, NO), started_s, RULES)
+            assert now.verdict is before.verdict
+        assert after_round(now, Round(24.0, NO), 24.0, RULES).verdict is Verdict.DEAD  # frozen, then killed
+    again = silent(heard(state, 9.0, RULES, beat=True), 15.0, RULES)  # a new silence: in time as ever
+    again = after_round(again, Round(15.0, NO), 15.0, RULES)
+    assert after_round(again, Round(16.0, NO), 16.0, RULES).verdict is Verdict.DEAD
 
 
 def test_a_long_pause_is_probed_ever_less_often() -> None:

@@ -196,11 +196,32 @@ def test_a_job_id_comes_before_the_start_of_a_run_id(store: Store, run: RunDir) 
     assert store.find("47-").run_id == "47-aaaaaa"
 
 
-@pytest.mark.parametrize("line", ["[1]", "{", "{}", '{"kind": "intent"}', "[" * 99_999], ids=range(5))
+@pytest.mark.parametrize("line", ["[1]", "null", "{}", '{"kind": "intent"}', "[" * 99_999], ids=range(5))
 def test_a_damaged_event_is_an_error_of_this_run_alone(run: RunDir, line: str) -> None:
     (run.path / "events" / "x.jsonl").write_text(line + "\n")
     with pytest.raises(RunDirError, match="is damaged"):
         run.history()
+
+
+@pytest.mark.parametrize("line", ["", " ", "{", '{"schema": 1, "kind": "voided"#', "\0\0", "\udcff"], ids=range(6))
+def test_a_line_that_is_no_json_never_happened(run: RunDir, line: str) -> None:
+    log = run.event_log("a")
+    log.append(NOW, EventKind.INTENT, submission=1)
+    with open(log.path, "a", errors="surrogateescape") as file:
+        file.write(line + "\n")
+    log.append(NOW, EventKind.SUBMITTED, submission=1, job_id="7")
+    assert (run.history().state, len(run.events())) == (SubmissionState.SUBMITTED, 2)
+
+
+def test_progress_that_cannot_be_read_is_not_known(run: RunDir) -> None:
+    run.attempt_dir("1.0", None).mkdir()
+    unreadable(run.attempt_dir("1.0", None) / "progress.json")
+    assert run.progress("1.0", None) is None
+
+
+def unreadable(path: Path) -> None:
+    """Reading it is an OSError, for root too: ELOOP."""
+    path.symlink_to(path)
 
 
 def test_a_fifo_is_never_waited_for(run: RunDir) -> None:
