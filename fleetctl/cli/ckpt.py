@@ -107,7 +107,7 @@ def verify(target: str, task: int | None, level_name: str, step: int | None, as_
     found = []
     with _progress(place, chosen, Level[level_name.upper()]) as watch:
         for entry in chosen:
-            found.append(_check(place, entry, Level[level_name.upper()], watch))
+            found.append(_as_deep(_check(place, entry, Level[level_name.upper()], watch), Level[level_name.upper()]))
     _print(place, found, as_json=as_json)
     bad = sum(one.validity.value != "valid" for one in found)
     if bad:
@@ -156,6 +156,18 @@ def _check(place: Place, entry: Entry, level: Level, watch: Callable[[int], None
 
     found = own.check(LocalStorage(), place.directory, entry, level, watch=watch or (lambda _: None))
     return select.as_suspect(found, place.suspects)
+
+
+def _as_deep(found: Checked, asked: Level) -> Checked:
+    """What was not looked at as deep as asked, and never below STRUCTURE, is not valid: it is not known."""
+    from msgspec.structs import replace
+
+    from fleetctl.checkpoint.model import Level, Validity
+
+    reached = found.level or Level.NAMES
+    if found.validity is not Validity.VALID or reached >= max(asked, Level.STRUCTURE):
+        return found
+    return replace(found, validity=Validity.UNKNOWN, reason=found.reason or "only its names were looked at")
 
 
 def _newest_first(entries: Sequence[Entry], unread: Sequence[Checked]) -> list[Entry | Checked]:

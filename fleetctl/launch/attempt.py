@@ -19,10 +19,12 @@ from fleetctl.launch.resume import Resume, collect, judges
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
 from fleetctl.launch.watching import NodeWatch
+from fleetctl.rundir.files import read_end
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
 from fleetctl.slurm.hosts import fold
 
 _STEP_PREFIX = "fleetctl-"
+_LOG_BYTES = 1 << 18  # of the end of the output: srun's words about the tasks that ended
 _TICK_S = 0.2
 _FENCE_S = 5.0  # how often a head looks whether somebody took over: at most once, when its host was out of reach
 _NO_GRACE_S = 1.0  # of an srun whose tasks were killed: only for its last words
@@ -115,7 +117,8 @@ class Running:
             self._heed_fence()
         progress = lead.run.progress(attempt_name(number), lead.job.task)
         saved = self._stopped is not Ending.SAVED or self._saver.is_saved()
-        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end(), saved=saved)
+        log = read_end(lead.run.attempt_dir(attempt_name(number), lead.job.task) / "output.log", _LOG_BYTES)
+        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end(), saved=saved, log=log)
         lead.note(
             EventKind.ATTEMPT_ENDED,
             number,

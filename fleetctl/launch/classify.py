@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -21,14 +22,23 @@ class Ended(Struct, frozen=True):
     failure: str
 
 
+# What srun says of the tasks that end badly, the first of them first (src/srun/libsrun/launch.c)
+_TASK_ENDED = re.compile(rb"^srun: error: \S+: tasks? [0-9,-]+: ([ -~]{1,80})", re.MULTILINE)
 NOT_SAVED = "it did not save when it was asked to"
 
 
 def classify(
-    codes: Mapping[str, int], stopped: Ending | None, progress: Progress | None, *, told: bool, saved: bool = True
+    codes: Mapping[str, int],
+    stopped: Ending | None,
+    progress: Progress | None,
+    *,
+    told: bool,
+    saved: bool = True,
+    log: bytes = b"",
 ) -> Ended:
     """`codes` are the steps' statuses, the cause first; `stopped` is why we ended the steps ourselves, if we did, and
-    `saved` whether the save that we had asked for was done: a chain of links that save nothing must end.
+    `saved` whether the save that we had asked for was done: a chain of links that save nothing must end. `log` is the
+    end of what the steps printed.
 
     What we or Slurm did to the steps explains their statuses, so it is looked at first. A training that said `done` has
     finished, whatever its teardown did. Its target step alone is not enough for that: its last save comes after it. One
@@ -46,7 +56,10 @@ def classify(
         return Ended(Ending.TOLD, status, number, "")
     if status == 0:
         return Ended(Ending.STOPPED_EARLY, status, None, "status 0 before the target step")
+    # srun's own status is the highest of all tasks', those included that it ended itself after the first: it flaps
+    first = _TASK_ENDED.search(log)
     how = f"signal {number}" if number is not None else f"status {status}"
+    how = first[1].decode("ascii").strip() if first else how
     return Ended(Ending.FAILED, status, number, f"step {name}: {how}")
 
 

@@ -159,6 +159,16 @@ def read_bounded(path: str) -> bytes | None:
         os.close(handle)
 
 
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """The end of a file, which may be huge; nothing when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            return file.read(most_bytes)
+    except OSError:
+        return b""
+
+
 def read_json(path: str) -> Any:
     """The JSON value in `path`, or None when it is missing or not complete JSON (a reader never trusts a writer).
 

@@ -76,11 +76,15 @@ class TextSlurm:
         from fleetctl.slurm import rows
 
         mark = _mark()
-        said = self._commands.query("sinfo", "--noheader", "--all", "--Node", _format(rows.SINFO_NODE_FIELDS, mark))
+        said = self._commands.query(
+            "sinfo", "--noheader", "--all", "--noconvert", "--Node", _format(rows.SINFO_NODE_FIELDS, mark)
+        )
         return rows.parse_sinfo_nodes(said.stdout, mark)
 
     def address(self, node: str) -> str:
-        said = self._commands.query("sinfo", "--noheader", "--all", "--Node", f"--nodes={node}", "--format=%o")
+        said = self._commands.query(
+            "sinfo", "--noheader", "--all", "--noconvert", "--Node", f"--nodes={node}", "--format=%o"
+        )
         if not said.stdout.strip():  # status 0 for an unknown node
             raise SlurmRefused(said.returncode, one_line(said.stderr) or f"no node {node}")
         return said.stdout.split()[0]
@@ -90,7 +94,7 @@ class TextSlurm:
 
         mark = _mark()
         said = self._commands.query(
-            "sinfo", "--noheader", "--all", f"--format={mark.join(rows.SINFO_PARTITION_FIELDS)}"
+            "sinfo", "--noheader", "--all", "--noconvert", f"--format={mark.join(rows.SINFO_PARTITION_FIELDS)}"
         )
         return rows.parse_sinfo_partitions(said.stdout, mark)
 
@@ -145,7 +149,7 @@ class TextSlurm:
             return {}
         mark = _mark()
         names = [f"--nodes={','.join(nodes)}"] if len(nodes) <= _NODES_BY_NAME else []
-        argv = ["--noheader", "--all", "--Node", *names, _format(running.ENDPOINT_FIELDS, mark)]
+        argv = ["--noheader", "--all", "--noconvert", "--Node", *names, _format(running.ENDPOINT_FIELDS, mark)]
         said = self._commands.query("sinfo", *argv)
         found = running.parse_endpoints(said.stdout, mark, nodes)
         if missing := sorted(set(nodes) - set(found)):  # status 0, and no row

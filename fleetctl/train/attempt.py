@@ -66,7 +66,7 @@ class AttemptFolder:
 
     def tell_load(self, record: dict[str, Any]) -> None:
         """load.json, or load-failed-RANK.json of another rank. Raises OSError."""
-        if not self._path or (self._rank != 0 and record["state"] != "failed"):
+        if not self._path or (self._rank != 0 and record["state"] not in ("failed", "refused")):
             return
         name = "load.json" if self._rank == 0 else f"load-failed-{self._rank}.json"
         text = json.dumps({"schema": SCHEMA, **record, "rank": self._rank, "time": self.now()})

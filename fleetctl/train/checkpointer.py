@@ -15,6 +15,7 @@ Standard library only, Python 3.8 and newer: this folder is copied alone into th
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import signal
@@ -85,9 +86,20 @@ class Checkpointer:
             disk=Disk() if disk is None else disk,
         )
         self._loader = Loader(self._settings, sleep)
-        self._saver = Saver(committer, self._loader, self._attempt, self._settings.rank, monotonic)
-        self._schedule = Schedule(self._settings.interval_s, self._settings.every_steps, monotonic())
-        self._seq, self._next_poll = self._settings.first_seq, monotonic()
+        self._saver = Saver(
+            committer,
+            self._loader,
+            self._attempt,
+            rank=self._settings.rank,
+            restarted=self._settings.restarted,
+            monotonic=monotonic,
+        )
+        self._schedule = Schedule(
+            self._settings.interval_s, self._settings.every_steps, monotonic(), retries=self._settings.shards == 1
+        )
+        self._saves_of: dict[int, int] = {}  # counted for each step: ranks that once disagreed agree at the next one
+        self._next_poll = monotonic()
+        self._before_sigterm: Any = None
         self._superseded: Superseded | None = None
         self._told_to_end = self._end_noted = False
         self._request: str | None = None  # the newest id seen
@@ -102,11 +114,19 @@ class Checkpointer:
         return self._told_to_end
 
     def save_on_sigterm(self) -> None:
-        """From now on SIGTERM only makes `due` and `told_to_end` true. Call it in the main thread."""
-        signal.signal(signal.SIGTERM, self._note_end)
+        """Until the block is left, SIGTERM only makes `due` and `told_to_end` true. Call it in the main thread.
+
+        Forked children, such as data-loader workers, still end by SIGTERM.
+        """
+        before = signal.signal(signal.SIGTERM, self._note_end)
+        if before != self._note_end:
+            self._before_sigterm = before
 
     def load(self) -> Loaded | None:
-        """What to resume from; None starts from scratch. Raises CheckpointDamaged with the file, or CannotLoad."""
+        """What to resume from; None starts from scratch. Raises CheckpointDamaged with the file, or CannotLoad.
+
+        Waits up to 60 s for a file that is not to be seen here yet.
+        """
         path = self._settings.resume_path
         if not self._settings.directory and not path:
             return None
@@ -143,9 +163,9 @@ class Checkpointer:
     def save(self, training_step: int, state: Mapping[str, Any], wait: bool = False) -> None:
         """Copy the state, then write it in the background; `wait` returns when it is committed or has failed.
 
-        First waits for the save under way. `state` maps names to NumPy arrays, bytes and JSON values: raises TypeError
-        or ValueError for what would not come back the same, and Superseded. A step that this attempt has committed
-        already is not written again.
+        First waits for the save under way; that wait, if interrupted, is taken up by the next call. `state` maps names
+        to NumPy arrays, bytes and JSON values: raises TypeError or ValueError for what would not come back the same,
+        and Superseded. A step that this process has committed or loaded already is not written again.
         """
         if os.getpid() != self._process:
             raise RuntimeError("this process was forked from the one that trains: only that one saves")
@@ -153,11 +173,12 @@ class Checkpointer:
             return
         training_step, began = operator.index(training_step), self._monotonic()
         self._collect(wait=True)
-        self._seq += 1
+        seq = self._saves_of.get(training_step, 0) + 1
+        self._saves_of[training_step] = seq
         self._schedule.started(training_step, began)
         if self._settings.rank < self._settings.shards:
             request = self._request if self._request != self._answered else None
-            self._saver.start(training_step, self._seq, state, request, began, wait)
+            self._saver.start(training_step, self._settings.first_seq + seq, state, request, began, wait)
             self._collect(wait=wait)
 
     def wait(self) -> None:
@@ -169,20 +190,25 @@ class Checkpointer:
 
     def __exit__(self, kind: object, *_exception: object) -> None:
         try:
+            if kind is not None:
+                self._saver.hurry()  # the other ranks may be broken off too
             self._collect(wait=True)
         except Superseded:
             if kind is None:
                 raise  # else the exception that is under way says more
         finally:
             self._saver.close()
+            self._restore_sigterm()
 
     def _load_told(self, path: str) -> Loaded:
         record: dict[str, Any] = {"path": path, "training_step": None, "why": None}
         self._tell_load({**record, "state": "loading"})
         try:
             loaded = self._loader.load(path)
-        except CannotLoad as error:
-            self._tell_load({**record, "state": "failed", "why": str(error)})
+        except (CannotLoad, MemoryError) as error:
+            # Only what was read and is wrong makes fleetctl mistrust it: a good one must not be passed over.
+            state = "failed" if isinstance(error, CheckpointDamaged) else "refused"
+            self._tell_load({**record, "state": state, "why": reason_of(error)})
             raise
         self._tell_load({**record, "state": "loaded", "training_step": loaded.training_step})
         return loaded
@@ -200,7 +226,15 @@ class Checkpointer:
             self._schedule.ask()
 
     def _note_end(self, *_signal: object) -> None:
+        if os.getpid() != self._process:  # a forked worker has our handler too, and whoever ends it waits for its end
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         self._told_to_end = True
+
+    def _restore_sigterm(self) -> None:
+        if self._before_sigterm is not None and signal.getsignal(signal.SIGTERM) == self._note_end:
+            with contextlib.suppress(ValueError):  # this is not the main thread
+                signal.signal(signal.SIGTERM, self._before_sigterm)
 
     def _collect(self, wait: bool) -> None:
         """What the save under way came to, if it is over or we are to wait for it."""
@@ -209,14 +243,17 @@ class Checkpointer:
         outcome = self._saver.collect(wait)
         if outcome is None:
             return
-        if outcome.error is None:
-            self._schedule.succeeded()
-            self._answered = outcome.request or self._answered
-        elif isinstance(outcome.error, Superseded):
+        if isinstance(outcome.error, Superseded):
             self._superseded = outcome.error
             raise outcome.error
+        if outcome.error is None:
+            self._schedule.succeeded()
+            self._saver.well("save ")
+            self._answered = outcome.request or self._answered
         else:
             wait_s = self._schedule.failed(self._monotonic())
-            kind = f"{type(outcome.error).__name__} {getattr(outcome.error, 'errno', '')}"
+            kind = f"save {type(outcome.error).__name__} {getattr(outcome.error, 'errno', '')}"
             text = f"the checkpoint of step {outcome.training_step} is not written: {reason_of(outcome.error)}"
-            self._saver.warn(kind, f"{text}; the training goes on, the next try is in {wait_s:.0f} s")
+            again = "the next one is saved when it is due" if wait_s is None else f"the next try is in {wait_s:.0f} s"
+            self._saver.warn(kind, f"{text}; the training goes on, {again}")
+        self._saver.forget()

@@ -9,43 +9,39 @@ Standard library only, Python 3.8 and newer.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import threading
 from typing import Callable, NamedTuple, Sequence
 
-from fleetctl.train.attempt import AttemptFolder, Superseded
+from fleetctl.train.attempt import AttemptFolder
 from fleetctl.train.disk import Disk
 from fleetctl.train.layout import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
     MAX_SAID_BYTES,
-    STAGING,
-    TRASH,
     Manifest,
     Said,
     ShardFile,
-    committed_name,
     encode_manifest,
     encode_said,
     parse_said,
-    parse_staging,
     said_name,
     shard_name,
-    staging_name,
 )
+from fleetctl.train.places import CommitFailed, Places
 from fleetctl.train.settings import Settings
 from fleetctl.train.shard import write_shard
 
 _POLL_S = 0.05  # how often rank 0 looks for the other shards, at first
 _POLL_AT_MOST_S = 1.0  # a listing of a shared file system each second costs it little
-
-
-class CommitFailed(Exception):
-    """This try did not succeed; what was committed earlier stands."""
+_HURRY_S = 5.0  # for the shards of ranks that may have died of the same as we: the job's end leaves little more
+_SOMEBODY_ELSE = "another process writes checkpoints of this attempt: is every process rank 0?"
 
 
 class Save(NamedTuple):
-    """The `seq`-th save of a process."""
+    """The `seq`-th save of a step by this process."""
 
     training_step: int
     seq: int
@@ -70,12 +66,22 @@ class Committer:
         self._settings, self._attempt, self._disk = settings, attempt, disk
         self._digest, self._timeout_s = digest, timeout_s
         self._monotonic, self._sleep = monotonic, sleep
-        self._trash = os.path.join(settings.directory, TRASH)
+        self._places = Places(settings, disk)
+        self._places.prepare()
+        self._ours: set[int] = set()
+        self._hurry = threading.Event()
 
     def path(self, training_step: int) -> str:
         """Where the checkpoint of this attempt at that step is once it is committed."""
-        name = committed_name(training_step, self._settings.run_id, self._settings.attempt)
-        return os.path.join(self._settings.directory, name)
+        return self._places.committed(training_step)
+
+    def is_ours(self, training_step: int) -> bool:
+        """Whether this very process gave the step its name; on another rank, wrote its shard."""
+        return training_step in self._ours
+
+    def hurry(self) -> None:
+        """The training has broken off: wait only a moment more for other ranks. From any thread."""
+        self._hurry.set()
 
     def commit(self, save: Save) -> int:
         """The bytes of all shards that this rank knows of.
@@ -83,31 +89,43 @@ class Committer:
         Raises OSError, CommitFailed or Superseded; then nothing of this try is left that could be taken for a
         checkpoint, and no staging of it as far as the file system lets us remove it.
         """
-        staging = self._staging(save)
+        staging, made = self._places.staging(save.training_step, save.seq), False
         try:
             self._attempt.check_fence()
+            self._make(save, staging)
+            made = True
             said = self._write_own(save, staging)
             if self._settings.rank != 0:
+                self._ours.add(save.training_step)
                 return said.bytes
             everybody = self._everybody(staging, said)
             manifest = self._write_manifest(save, staging, everybody)
             self._attempt.check_fence()
             self._rename(staging, self.path(save.training_step), manifest)
-            self._disk.sync_folder(self._settings.directory)
-        except (OSError, CommitFailed, Superseded, MemoryError) as error:
+            self._ours.add(save.training_step)
+            made = False
+            self.sync()
+        except BaseException as error:
+            taken = made and isinstance(error, FileNotFoundError) and not os.path.exists(staging)
             self._give_up(staging, error)
+            if taken and self._settings.rank == 0:
+                self._attempt.check_fence()  # a newer attempt clears away what we stage
+                raise CommitFailed(f"{staging} is gone: {_SOMEBODY_ELSE}") from error
             raise
         return sum(each.bytes for each in everybody)
 
-    def _staging(self, save: Save) -> str:
-        name = staging_name(save.training_step, self._settings.run_id, self._settings.attempt, save.seq)
-        return os.path.join(self._settings.directory, STAGING, name)
+    def sync(self) -> None:
+        """Make the committed names durable. Raises OSError."""
+        self._disk.sync_folder(self._settings.directory)
+
+    def _make(self, save: Save, staging: str) -> None:
+        self._places.require()
+        if self._settings.rank == 0:
+            self._places.tidy(save.training_step, save.seq, staging)
+        self._disk.make_folder(staging)
 
     def _write_own(self, save: Save, staging: str) -> Said:
         rank = self._settings.rank
-        if rank == 0:
-            self._tidy(save)
-        self._disk.make_folder(staging)
         shard, word = os.path.join(staging, shard_name(rank)), os.path.join(staging, said_name(rank))
         self._disk.remove(word)  # of an earlier process of this attempt that was killed: first the word, then the shard
         self._disk.remove(shard)
@@ -116,34 +134,24 @@ class Committer:
         self._disk.sync_folder(staging)
         return said
 
-    def _tidy(self, save: Save) -> None:
-        """Our own staging of saves that are over: a rank may have come back to it after rank 0 gave it up."""
-        place = os.path.join(self._settings.directory, STAGING)
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(place):
-                with contextlib.suppress(ValueError):
-                    (_, run_id, attempt), seq = parse_staging(name)
-                    over = seq < save.seq or (self._settings.shards == 1 and seq == save.seq)
-                    if over and (run_id, attempt) == (self._settings.run_id, self._settings.attempt):
-                        self._disk.discard(os.path.join(place, name), self._trash)
-
     def _everybody(self, staging: str, own: Said) -> list[Said]:
         """What each writing rank said, in order of rank. Raises CommitFailed if one failed or is late."""
-        everybody, deadline, pause_s = [own], self._monotonic() + self._timeout_s, _POLL_S
-        while len(everybody) < self._settings.shards:
-            rank = len(everybody)
-            said = _word_of(staging, rank)
-            if said is not None:
-                if said.failed is not None:
-                    raise CommitFailed(f"rank {rank} could not write its shard: {said.failed}")
-                everybody.append(said)
-                continue
-            if self._monotonic() >= deadline:
-                raise CommitFailed(f"rank {rank} did not write its shard within {self._timeout_s:g} s")
+        found, pause_s, hurried = {0: own}, _POLL_S, False
+        deadline, late = self._monotonic() + self._timeout_s, f"did not write its shard within {self._timeout_s:g} s"
+        while True:
+            found.update(_new_words(staging, [rank for rank in range(self._settings.shards) if rank not in found]))
+            missing = [rank for rank in range(self._settings.shards) if rank not in found]
+            if not missing:
+                return [found[rank] for rank in range(self._settings.shards)]
+            now = self._monotonic()
+            if self._hurry.is_set() and not hurried:
+                hurried, deadline = True, min(deadline, now + _HURRY_S)
+                late = "had not written its shard when the training broke off"
+            if now >= deadline:
+                raise CommitFailed(f"rank {missing[0]} {late}")
             self._attempt.check_fence()
             self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, _POLL_AT_MOST_S)
-        return everybody
 
     def _write_manifest(self, save: Save, staging: str, everybody: Sequence[Said]) -> bytes:
         files = tuple(ShardFile(shard_name(rank), said.bytes, said.digest) for rank, said in enumerate(everybody))
@@ -159,16 +167,20 @@ class Committer:
     def _rename(self, staging: str, committed: str, manifest: bytes) -> None:
         try:
             self._disk.rename(staging, committed)
-        except OSError:
+        except OSError as error:
             # NFS repeats a request whose answer was lost; the second one finds the work done, and fails.
-            if os.path.exists(staging) or _read(os.path.join(committed, MANIFEST), MAX_MANIFEST_BYTES) != manifest:
-                raise
+            staged = os.path.exists(staging)
+            if not staged and _read(os.path.join(committed, MANIFEST), MAX_MANIFEST_BYTES) == manifest:
+                return
+            if staged and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise CommitFailed(f"{committed} is there: {_SOMEBODY_ELSE}") from error
+            raise
 
     def _give_up(self, staging: str, error: BaseException) -> None:
         """Room is made first; then another rank tells rank 0, which would else wait for the whole timeout."""
         with contextlib.suppress(OSError):
             if self._settings.rank == 0:
-                self._disk.discard(staging, self._trash)
+                self._disk.discard(staging, self._places.trash)
                 return
             for name in (said_name(self._settings.rank), shard_name(self._settings.rank)):
                 self._disk.remove(os.path.join(staging, name))
@@ -176,9 +188,22 @@ class Committer:
             self._disk.replace(os.path.join(staging, said_name(self._settings.rank)), word)
 
 
+def _new_words(staging: str, ranks: Sequence[int]) -> dict[int, Said]:
+    """What these ranks said, of those that have. One listing, which also makes an NFS client ask again for names that
+    it believes absent. Raises CommitFailed if one could not write its shard."""
+    words: dict[int, Said] = {}
+    names = set(os.listdir(staging)) if ranks else set()
+    for rank in ranks:
+        said = _word_of(staging, rank) if said_name(rank) in names else None
+        if said is not None:
+            if said.failed is not None:
+                raise CommitFailed(f"rank {rank} could not write its shard: {said.failed}")
+            words[rank] = said
+    return words
+
+
 def _word_of(staging: str, rank: int) -> Said | None:
     """What a rank said, once both its word and the whole shard can be seen from here."""
-    os.listdir(staging)  # makes an NFS client ask again for names that it believes absent
     raw = _read(os.path.join(staging, said_name(rank)), MAX_SAID_BYTES)
     try:
         said = None if raw is None else parse_said(raw)

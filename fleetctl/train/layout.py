@@ -2,7 +2,8 @@
 
     DIRECTORY/step-000000120@RUN_ID@ATTEMPT/            committed: complete, and never changed again
         shard-00000.bin  shard-00000.json  manifest.json
-    DIRECTORY/.staging/step-000000120@RUN_ID@ATTEMPT@SEQ/   being written
+    DIRECTORY/.staging/step-000000120@RUN_ID@ATTEMPT@SEQ/   being written, by all ranks
+    DIRECTORY/.staging/step-000000120@RUN_ID@ATTEMPT@SEQ-1a2b3c4d/   being written by rank 0 alone
     DIRECTORY/.trash/...                                being removed
 
 A shard file is MAGIC, the length of the header (u64, little-endian), the header (JSON, padded with blanks so that the
@@ -36,7 +37,7 @@ MAX_SAID_BYTES = 64 << 10
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 ATTEMPT = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _COMMITTED = re.compile(r"step-([0-9]{9,18})@([^@]+)@([^@]+)")
-_STAGED = re.compile(r"(.+)@([0-9]{1,18})", re.DOTALL)
+_STAGED = re.compile(r"(.+)@([0-9]{1,18})(?:-[0-9a-f]{8})?", re.DOTALL)
 _SHARD = re.compile(r"shard-([0-9]{5,9})\.bin")
 # What numpy writes as `dtype.str`: byte order, kind, bytes of an item (characters of 4 bytes for U), unit of a time.
 # Object (O) and void (V: structured, bfloat16) are not among them: their text does not say what they are.
@@ -119,9 +120,9 @@ def parse_committed(name: str) -> Name:
     return Name(int(digits), run_id, attempt)
 
 
-def staging_name(training_step: int, run_id: str, attempt: str, seq: int) -> str:
-    """The folder's name of the `seq`-th save of a process, below STAGING."""
-    return f"{committed_name(training_step, run_id, attempt)}@{seq}"
+def staging_name(training_step: int, run_id: str, attempt: str, seq: int, token: str = "") -> str:
+    """The folder's name of the `seq`-th save of a step, below STAGING. `token`, 8 hexadecimal digits: nobody else's."""
+    return f"{committed_name(training_step, run_id, attempt)}@{seq}{token and '-'}{token}"
 
 
 def parse_staging(name: str) -> tuple[Name, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -22,17 +23,17 @@ from fleetctl.train.layout import (
 from fleetctl.train.settings import Settings
 from fleetctl.train.shard import read_shard
 
-# An NFS client may believe for some seconds that a new name is absent; together about 3 s.
-_RETRIES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+_VISIBLE_WITHIN_S = 60.0  # an NFS client may show a new name so late (nfs(5), acdirmax)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _Value = TypeVar("_Value")
 
 
 class CannotLoad(Exception):
-    """The checkpoint cannot be loaded here, though nothing says that it is damaged."""
+    """The checkpoint cannot be loaded here and now, though nothing says that it is damaged."""
 
 
 class CheckpointDamaged(CannotLoad):
-    """A file of the checkpoint is missing, cannot be read, or is not what was written."""
+    """A file of the checkpoint was read and is not what was written."""
 
 
 class Loaded(NamedTuple):
@@ -47,6 +48,12 @@ class Loader:
 
     def __init__(self, settings: Settings, sleep: Callable[[float], None]) -> None:
         self._settings, self._sleep = settings, sleep
+        self._loaded: set[str] = set()
+        self._told_waiting = False
+
+    def has_loaded(self, path: str) -> bool:
+        """Whether this process goes on from what lies there."""
+        return os.path.abspath(path) in self._loaded
 
     def load(self, path: str) -> Loaded:
         """Raises CheckpointDamaged with the file and the reason, or CannotLoad."""
@@ -55,23 +62,26 @@ class Loader:
         if manifest.shards != shards:
             raise CannotLoad(f"{path} was saved with shards={manifest.shards}, this training has shards={shards}")
         mine = manifest.files[self._settings.rank if shards > 1 else 0]
-        return Loaded(manifest.training_step, self._shard(path, mine))
+        loaded = Loaded(manifest.training_step, self._shard(path, mine))
+        self._loaded.add(os.path.abspath(path))
+        return loaded
 
     def newest(self) -> Loaded | None:
         """The newest that is whole, all shards of it, so that all ranks choose the same; what is not is told.
 
-        None if there is none at all. Raises CheckpointDamaged if there are some and none is whole.
+        None if there is none at all. Raises CheckpointDamaged if there are some and none is whole; CannotLoad if the
+        newest may be whole and cannot be loaded now: what came after an older one would be lost for nothing.
         """
-        first: CannotLoad | None = None
+        first: CheckpointDamaged | None = None
         for name in self._names():
             path = os.path.join(self._settings.directory, name)
             try:
                 if self._settings.shards > 1:
                     self.check(path)
                 return self.load(path)
-            except CannotLoad as error:
+            except CheckpointDamaged as error:
                 first = first or error
-                print(f"fleetctl: {error}; trying the one before", file=sys.stderr, flush=True)
+                tell(self._settings.rank, f"{error}; trying the one before")
         if first is not None:
             raise first
         return None
@@ -84,7 +94,7 @@ class Loader:
     def is_whole(self, path: str) -> bool:
         """Whether manifest and sizes are right, without reading the data."""
         try:
-            files = self._manifest(path).files
+            files = self._manifest(path, patience_s=0.0).files
             return all(os.stat(os.path.join(path, file.name)).st_size == file.bytes for file in files)
         except (CannotLoad, OSError):
             return False
@@ -94,26 +104,30 @@ class Loader:
             listed = os.listdir(self._settings.directory)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise CannotLoad(f"{self._settings.directory} cannot be listed: {error.strerror}") from error
         found = [name for name in (_parsed(text) for text in listed) if name is not None]
         if self._settings.run_id != "local":
             found = [name for name in found if name[0].run_id == self._settings.run_id]
         found.sort(key=lambda pair: (pair[0].training_step, attempt_number(pair[0].attempt), pair[1]), reverse=True)
         return [text for _, text in found]
 
-    def _manifest(self, path: str) -> Manifest:
+    def _manifest(self, path: str, patience_s: float = _VISIBLE_WITHIN_S) -> Manifest:
         def read() -> Manifest:
             with open(os.path.join(path, MANIFEST), "rb") as file:
                 manifest = parse_manifest(file.read(MAX_MANIFEST_BYTES))
             check_agreement(manifest, parse_committed(os.path.basename(os.path.normpath(path))))
             return manifest
 
-        return self._patient(path, MANIFEST, read)
+        return self._patient(path, MANIFEST, read, patience_s)
 
     def _shard(self, path: str, file: ShardFile) -> dict[str, Any]:
         return self._patient(path, file.name, lambda: read_shard(path, file))
 
-    def _patient(self, path: str, file: str, read: Callable[[], _Value]) -> _Value:
-        waits_s = list(_RETRIES_S)
+    def _patient(
+        self, path: str, file: str, read: Callable[[], _Value], patience_s: float = _VISIBLE_WITHIN_S
+    ) -> _Value:
+        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
         while True:
             try:
                 return read()
@@ -122,10 +136,21 @@ class Loader:
             except ValueError as error:
                 raise CheckpointDamaged(f"{path} is damaged: {file}: {error}") from error
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ESTALE) or not waits_s:
-                    raise CheckpointDamaged(f"{path} cannot be read: {file}: {error.strerror}") from error
-            self._sleep(waits_s.pop(0))
+                if error.errno not in (errno.ENOENT, errno.ESTALE) or waited_s >= patience_s:
+                    raise CannotLoad(f"{path} cannot be read: {file}: {error.strerror}") from error
+            if not self._told_waiting:
+                self._told_waiting = True
+                tell(self._settings.rank, f"{path}/{file} is not to be seen here yet; waiting up to {patience_s:g} s")
+            self._sleep(pause_s)
+            waited_s, pause_s = waited_s + pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
             _look_again(path)
+
+
+def tell(rank: int, text: str) -> None:
+    """One line on stderr, so far as there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # it may be full or closed
+            print(f"fleetctl: rank {rank}: {text}", file=sys.stderr, flush=True)
 
 
 def _parsed(text: str) -> tuple[Name, str] | None:
@@ -136,8 +161,7 @@ def _parsed(text: str) -> tuple[Name, str] | None:
 
 
 def _look_again(path: str) -> None:
-    """A listing makes an NFS client drop what it believes to be absent."""
-    try:
-        os.listdir(path)
-    except OSError:
-        return
+    """A listing makes an NFS client drop what it believes to be absent: the folder in its parent, and what is in it."""
+    for folder in (os.path.dirname(os.path.normpath(path)), path):
+        with contextlib.suppress(OSError):
+            os.listdir(folder)

@@ -9,8 +9,9 @@ _LAST_RETRY_S = 300.0  # a full disk is emptied by people: no need to copy the s
 class Schedule:
     """Told of every save that starts and how it ends, it says whether another one is due."""
 
-    def __init__(self, interval_s: float | None, every_steps: int | None, now: float) -> None:
-        self._interval_s, self._every_steps = interval_s, every_steps
+    def __init__(self, interval_s: float | None, every_steps: int | None, now: float, retries: bool = True) -> None:
+        """Without `retries` a failed save waits for the next regular one: ranks that all save must agree when."""
+        self._interval_s, self._every_steps, self._retries = interval_s, every_steps, retries
         self._since = now
         self._step: int | None = None  # of the save that started last
         self._asked = False
@@ -45,8 +46,10 @@ class Schedule:
     def succeeded(self) -> None:
         self._failures = 0
 
-    def failed(self, now: float) -> float:
-        """The seconds until the next try: growing, so that a full disk does not hold up the training."""
+    def failed(self, now: float) -> float | None:
+        """The seconds until the next try, growing, so that a full disk does not hold up the training; else None."""
+        if not self._retries:
+            return None
         wait_s = min(_FIRST_RETRY_S * 2.0**self._failures, _LAST_RETRY_S)
         self._failures, self._not_before = min(self._failures + 1, 16), now + wait_s
         return wait_s

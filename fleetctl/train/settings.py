@@ -14,7 +14,8 @@ _SAVES_PER_RESTART = 1_000_000  # torchrun restarts its ranks within one attempt
 
 class Settings(NamedTuple):
     """`shards` ranks write. Empty texts where fleetctl says nothing; `by_hand` when it does not choose what to load.
-    Without a directory nothing is saved."""
+    `ordered`: fleetctl names the directory, and made it. `restarted`: torchrun started these ranks anew within the
+    attempt. Without a directory nothing is saved."""
 
     directory: str
     run_id: str
@@ -25,6 +26,8 @@ class Settings(NamedTuple):
     rank: int
     shards: int
     first_seq: int
+    restarted: bool
+    ordered: bool
     interval_s: float | None
     every_steps: int | None
     by_hand: bool
@@ -43,13 +46,11 @@ def read_settings(
     chosen = env.get("FLEETCTL_CHECKPOINT_DIR") or directory
     rank = _number(env, "RANK", "SLURM_PROCID", 0) if rank is None else rank
     world = _number(env, "WORLD_SIZE", "SLURM_NTASKS", 1)
-    if shards not in (1, world):
-        raise ValueError(f"shards={shards} with {world} ranks: either rank 0 writes all (1) or each its own ({world})")
-    if not 0 <= rank < max(world, 1):
-        raise ValueError(f"rank {rank} is not one of {world} ranks: set WORLD_SIZE together with RANK")
+    _check_ranks(env, rank, world, shards)
     run_id, attempt = env.get("FLEETCTL_RUN_ID") or "local", env.get("FLEETCTL_ATTEMPT") or "0.0"
     if RUN_ID.fullmatch(run_id) is None or ATTEMPT.fullmatch(attempt) is None:
         raise ValueError(f"FLEETCTL_RUN_ID={run_id!r} with FLEETCTL_ATTEMPT={attempt!r} is not fleetctl's")
+    restarts = _number(env, "TORCHELASTIC_RESTART_COUNT", "", 0)
     told = env.get("FLEETCTL_RUN_ID") and env.get("FLEETCTL_CHECKPOINT_DIR")
     return Settings(
         directory=os.path.abspath(chosen) if chosen else "",
@@ -60,11 +61,25 @@ def read_settings(
         resume_path=env.get("FLEETCTL_RESUME_PATH", ""),
         rank=rank,
         shards=shards,
-        first_seq=_number(env, "TORCHELASTIC_RESTART_COUNT", "", 0) * _SAVES_PER_RESTART,
+        first_seq=restarts * _SAVES_PER_RESTART,
+        restarted=restarts > 0,
+        ordered=bool(env.get("FLEETCTL_CHECKPOINT_DIR")),
         interval_s=_interval(env, interval_s, every_steps),
         every_steps=_every(every_steps),
         by_hand=not told and not env.get("FLEETCTL_RESUME_PATH"),
     )
+
+
+def _check_ranks(env: Mapping[str, str], rank: int, world: int, shards: int) -> None:
+    if shards not in (1, world):
+        raise ValueError(f"shards={shards} with {world} ranks: either rank 0 writes all (1) or each its own ({world})")
+    if not 0 <= rank < max(world, 1):
+        raise ValueError(f"rank {rank} is not one of {world} ranks: set WORLD_SIZE together with RANK")
+    restarts = _number(env, "TORCHELASTIC_MAX_RESTARTS", "", 0)
+    if shards > 1 and restarts > 0:  # shards of the ranks before and after would meet under one name
+        raise ValueError(
+            f"torchrun --max-restarts {restarts} with shards={shards}: set it to 0 and leave restarts to fleetctl"
+        )
 
 
 def _interval(env: Mapping[str, str], given: float | None, every_steps: int | None) -> float | None:

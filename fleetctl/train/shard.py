@@ -32,7 +32,12 @@ def write_shard(disk: Disk, path: str, pieces: Sequence[bytes | memoryview], kin
         disk.write(path, pieces)
         return Said(size, digest.text(), None)
     beside = threading.Thread(target=feed, name="fleetctl-digest")
-    beside.start()
+    try:
+        beside.start()
+    except RuntimeError:  # no more threads for this user: slower, but written
+        feed()
+        disk.write(path, pieces)
+        return Said(size, digest.text(), None)
     try:
         disk.write(path, pieces)
     except BaseException:

@@ -87,12 +87,12 @@ def flip(folder: Path) -> None:
 
 def test_what_checkpointer_writes_is_valid_at_every_level(cli: Cli, tmp_path: Path) -> None:
     train(tmp_path / "c", 10, 20)
-    for level in ("names", "structure", "content"):
-        found = asked(cli, 0, "verify", str(tmp_path / "c"), "--level", level)
+    for level, validity, code in (("names", "unknown", 3), ("structure", "valid", 0), ("content", "valid", 0)):
+        found = asked(cli, code, "verify", str(tmp_path / "c"), "--level", level)
         assert [(one["training_step"], one["validity"], one["level"]) for one in found] == [
-            (20, "valid", level),
-            (10, "valid", level),
-        ]
+            (20, validity, level),
+            (10, validity, level),
+        ], "what was not looked into is not valid"
         assert all(list(one) == KEYS for one in found)
     assert found[0]["path"] == str(tmp_path / "c" / name(20, "0.0", "local"))
     assert found[0]["bytes_read"] > found[0]["size_bytes"] > 5000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -204,3 +205,13 @@ def test_a_profile_of_the_sandbox(slurm_env: Mapping[str, str]) -> None:
     assert found.slurm_conf == slurm_env["SLURM_CONF"]
     assert (found.accounting, found.rights) == (False, "administrator")
     assert [each.is_default for each in found.partitions] == [True]
+
+
+def test_a_port_is_a_number_and_never_20_5K(make_sandbox: MakeSandbox) -> None:
+    """sinfo writes 20992 as 20.50K unless it is told not to."""
+    own = make_sandbox(SandboxConfig(nodes=1))
+    environ = own.environment(os.environ)
+    conf = Path(environ["SLURM_CONF"])
+    conf.write_text(re.sub(r"(NodeName=node1 .*)Port=\d+", r"\1Port=20992", conf.read_text()))
+    assert process.run(("scontrol", "reconfigure"), timeout_s=30, env=environ).returncode == 0
+    assert TextSlurm(environ).endpoints(["node1"]) == {"node1": ("127.0.0.1", 20992)}

@@ -93,6 +93,12 @@ class Site:
         places = [self.checkpoints / ".staging", self.checkpoints / ".trash"]
         return [path.name for place in places if place.exists() for path in place.iterdir()]
 
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
     def ask(self, request: str) -> None:
         (self.attempt() / "save-now").write_text(json.dumps({"schema": 1, "id": request, "why": "time limit"}))
 

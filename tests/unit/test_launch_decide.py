@@ -61,6 +61,13 @@ def test_a_failure_has_a_name_a_status_and_a_signal() -> None:
     assert classify({"train": 0}, None, THERE, told=False).failure == ""
 
 
+def test_the_same_failure_has_the_same_name_whatever_status_srun_makes_of_it() -> None:
+    log = b"Traceback\nsrun: error: node2: tasks 2-3: Exited with exit code 2\nsrun: error: node1: task 0: Terminated\n"
+    for status in (2, 143, 137):
+        failure = classify({"train": status}, None, None, told=False, log=log).failure
+        assert failure == "step train: Exited with exit code 2"
+
+
 def test_a_last_save_that_did_not_come_counts_as_a_failure() -> None:
     assert classify({"train": 0}, Ending.SAVED, HALFWAY, told=False, saved=False).failure
     assert not classify({"train": 0}, Ending.SAVED, HALFWAY, told=False).failure

@@ -139,9 +139,8 @@ def test_tells_fleetctl_of_a_save(site: Site) -> None:
 
 def test_a_damaged_checkpoint_in_the_way_is_told(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     with site.open() as checkpoints:
-        checkpoints.save(1, {"x": 1})
-    (site.path(1) / "shard-00000.bin").write_bytes(b"")
-    with site.open() as checkpoints:
+        checkpoints.save(1, {"x": 1}, wait=True)
+        (site.path(1) / "shard-00000.bin").write_bytes(b"")
         checkpoints.save(1, {"x": 1})
     assert "damaged: move it away" in capsys.readouterr().err
 

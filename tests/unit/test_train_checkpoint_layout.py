@@ -30,6 +30,8 @@ def test_names() -> None:
     assert layout.parse_committed(NAME) == Name(120, "train-numpy-4taw7w", "2.0")
     assert layout.staging_name(120, "train-numpy-4taw7w", "2.0", 7) == f"{NAME}@7"
     assert layout.parse_staging(f"{NAME}@7") == (Name(120, "train-numpy-4taw7w", "2.0"), 7)
+    assert layout.staging_name(120, "train-numpy-4taw7w", "2.0", 7, "0123abcd") == f"{NAME}@7-0123abcd"
+    assert layout.parse_staging(f"{NAME}@7-0123abcd") == (Name(120, "train-numpy-4taw7w", "2.0"), 7)
     assert layout.parse_committed("step-1234567890@r@0.0").training_step == 1234567890
     assert (layout.shard_name(3), layout.said_name(3), layout.parse_shard_name("shard-00003.bin")) == (
         "shard-00003.bin",
@@ -60,7 +62,9 @@ def test_foreign_names_are_refused(name: str) -> None:
         layout.parse_committed(name)
 
 
-@pytest.mark.parametrize("name", [NAME, f"{NAME}@", f"{NAME}@x", "@1"])
+@pytest.mark.parametrize(
+    "name", [NAME, f"{NAME}@", f"{NAME}@x", "@1", f"{NAME}@1-", f"{NAME}@1-0123ABCD", f"{NAME}@1-0123abcd0"]
+)
 def test_foreign_staging_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is n"):
         layout.parse_staging(name)

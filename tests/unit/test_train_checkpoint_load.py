@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import numpy
 import pytest
 
+from fleetctl.checkpoint.model import load_of
 from fleetctl.train.checkpointer import CannotLoad, CheckpointDamaged, Checkpointer, Loaded
-from fleetctl.train.digests import digest_of
+from fleetctl.train.digests import DigestMissing, digest_of
 from fleetctl.train.layout import MANIFEST, ShardFile, encode_manifest, parse_manifest
 from tests.unit.checkpoint_site import Site, flip, load_rank, open_rank
 
@@ -70,9 +73,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "another start": (lambda path: flip(path / SHARD, 0), "starts with"),
     "a cut": (lambda path: os.truncate(path / SHARD, 100), "has 100 bytes"),
     "zeros": (lambda path: zeros(path / SHARD), "starts with"),
-    "no shard": (lambda path: (path / SHARD).unlink(), "cannot be read: shard-00000.bin: No such"),
-    "a folder as shard": (lambda path: a_folder(path / SHARD), "Is a directory"),
-    "no manifest": (lambda path: (path / MANIFEST).unlink(), "cannot be read: manifest.json"),
     "an empty manifest": (lambda path: (path / MANIFEST).write_bytes(b""), "not JSON"),
     "a flipped manifest": (lambda path: flip(path / MANIFEST, 60), "manifest.json"),
 }
@@ -94,6 +94,85 @@ def test_damage_is_told_and_never_loaded(site: Site, damage: Callable[[Path], ob
     with pytest.raises(CheckpointDamaged):
         other.load()
     assert json.loads((site.attempt("9.0") / "load-failed-5.json").read_text())["rank"] == 5
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no shard": (lambda path: (path / SHARD).unlink(), "cannot be read: shard-00000.bin: No such"),
+    "a folder as shard": (lambda path: a_folder(path / SHARD), "Is a directory"),
+    "no manifest": (lambda path: (path / MANIFEST).unlink(), "cannot be read: manifest.json"),
+    "no folder": (lambda path: path.rename(path.with_name("moved")), "cannot be read: manifest.json"),
+}
+
+
+@pytest.mark.parametrize(("harm", "told"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_read_is_no_damage(site: Site, harm: Callable[[Path], object], told: str) -> None:
+    """fleetctl must not mistrust a good checkpoint because a node did not see it, or lacks a package."""
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": 1})
+    harm(site.path(7))
+    other = open_rank(
+        site, 5, 6, "9.0", shards=1, env={"FLEETCTL_RESUME_PATH": str(site.path(7))}, sleep=site.time.sleep
+    )
+    for load in (lambda: site.load(7), other.load):
+        with pytest.raises(CannotLoad, match=told) as caught:
+            load()
+        assert not isinstance(caught.value, CheckpointDamaged)
+    for name in ("load.json", "load-failed-5.json"):
+        record = json.loads((site.attempt("9.0") / name).read_text())
+        assert (record["state"], load_of((9, 0), record)) == ("refused", None)
+
+
+def test_other_reasons_to_refuse(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": 1})
+
+    def fails(error: Exception) -> Callable[..., Any]:
+        def fail(*_: object) -> Any:
+            raise error
+
+        return fail
+
+    def state() -> Any:
+        return json.loads((site.attempt("9.0") / "load.json").read_text())["state"]
+
+    with pytest.raises(CannotLoad, match="shards=1, this training has shards=2"):
+        load_rank(site, 7, 0, 2)
+    assert state() == "refused"
+    for number in (errno.EIO, errno.EACCES, errno.ESTALE):
+        monkeypatch.setattr("fleetctl.train.loader.read_shard", fails(OSError(number, os.strerror(number))))
+        with pytest.raises(CannotLoad, match=os.strerror(number)) as caught:
+            site.load(7)
+        assert (type(caught.value), state()) == (CannotLoad, "refused")
+    monkeypatch.setattr("fleetctl.train.loader.read_shard", fails(DigestMissing("xxhash is not installed")))
+    with pytest.raises(CannotLoad, match="install it here"):
+        site.load(7)
+    assert state() == "refused"
+    monkeypatch.setattr("fleetctl.train.loader.read_shard", fails(MemoryError()))
+    with pytest.raises(MemoryError):
+        site.load(7)
+    assert state() == "refused"
+
+
+@pytest.mark.parametrize("late_s", [50, 70])
+def test_a_folder_that_is_seen_late_is_waited_for_a_minute(
+    site: Site, late_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(7, {"x": 1})
+    site.path(7).rename(hidden := site.folder / "hidden")
+    shown = site.time.now_s + late_s
+
+    def sleep(seconds: float) -> None:
+        site.time.sleep(seconds)
+        if site.time.now_s >= shown and hidden.exists():
+            hidden.rename(site.path(7))
+
+    if late_s < 60:
+        assert site.load(7, sleep=sleep).state == {"x": 1}
+    else:
+        with pytest.raises(CannotLoad):
+            site.load(7, sleep=sleep)
+    assert capsys.readouterr().err.count("is not to be seen here yet") == 1
 
 
 def test_a_shard_that_goes_on_behind_its_entries_is_not_loaded(site: Site) -> None:
@@ -145,6 +224,7 @@ def test_by_hand_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.Capture
             checkpoints.save(step, {"x": step})
     folder = tmp_path / "new" / "ckpt"
     (folder / "step-000000999@local@0.0").mkdir()
+    (folder / "step-000000999@local@0.0" / MANIFEST).write_bytes(b"")
     (folder / "step-junk").mkdir()
     flip(folder / "step-000000200@local@0.0" / "shard-00000.bin", -1)
     with by_hand(folder) as checkpoints:
@@ -155,6 +235,46 @@ def test_by_hand_the_newest_that_is_whole(tmp_path: Path, capsys: pytest.Capture
     flip(folder / "step-000000009@local@0.0" / MANIFEST, 30)
     with by_hand(folder) as checkpoints, pytest.raises(CheckpointDamaged, match="step-000000999"):
         checkpoints.load()
+
+
+def test_by_hand_what_may_be_good_is_not_passed_over(tmp_path: Path) -> None:
+    """The steps after the older one would be lost for nothing, and one rank alone might go back."""
+    with by_hand(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, {"x": step})
+    shard = tmp_path / "step-000000002@local@0.0" / SHARD
+    shard.rename(tmp_path / "hidden")
+    with by_hand(tmp_path) as checkpoints, pytest.raises(CannotLoad, match="step-000000002"):
+        checkpoints.load()
+    (tmp_path / "hidden").rename(shard)
+    assert by_hand(tmp_path).load() == Loaded(2, {"x": 2})
+
+
+def test_by_hand_an_older_training_in_the_folder_is_not_taken_for_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with by_hand(tmp_path) as checkpoints:
+        checkpoints.save(5, {"of": "old"})
+    with by_hand(tmp_path) as checkpoints:
+        checkpoints.save(5, {"of": "new"})
+    assert "step-000000005@local@0.0 stands from an earlier process: move it away" in capsys.readouterr().err
+    with by_hand(tmp_path) as checkpoints:
+        assert checkpoints.load() == Loaded(5, {"of": "old"})
+        checkpoints.save(5, {"of": "old"})  # as a training that was at its end does
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_ranks_that_torchrun_started_again_come_by_their_checkpoints(site: Site, whole: bool) -> None:
+    with site.open() as checkpoints:
+        checkpoints.save(5, {})
+    if not whole:
+        (site.path(5) / SHARD).write_bytes(b"")
+    with site.open(env={"TORCHELASTIC_RESTART_COUNT": "1"}) as checkpoints:
+        site.ask("first")
+        checkpoints.due(5)
+        checkpoints.save(5, {}, wait=True)
+    assert site.saves()[1]["state"] == ("committed" if whole else "failed")
 
 
 def test_by_hand_steps_count_as_numbers_and_so_do_attempts(tmp_path: Path) -> None:
@@ -192,12 +312,50 @@ def test_only_the_training_process_saves(tmp_path: Path, monkeypatch: pytest.Mon
         checkpoints.save(1, {})
 
 
-def test_a_fault_of_ours_is_raised_and_not_taken_for_a_save(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("ours"), ValueError("too many shards"), RuntimeError("x")])
+def test_a_fault_in_the_background_is_a_failed_save(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def wrong(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
+        raise error
 
-    monkeypatch.setattr("fleetctl.train.commit.encode_manifest", wrong)
-    checkpoints = site.open()
-    checkpoints.save(1, {})
-    with pytest.raises(ZeroDivisionError):
-        checkpoints.wait()
+    with site.open() as checkpoints:
+        with monkeypatch.context() as patched:
+            patched.setattr("fleetctl.train.commit.encode_manifest", wrong)
+            checkpoints.save(1, {}, wait=True)
+        assert site.left() == []
+        checkpoints.save(2, {}, wait=True)
+    assert [(line["state"], line["why"]) for line in site.saves()] == [("failed", str(error)), ("committed", None)]
+
+
+def no_more_threads(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_the_save_fails_and_the_training_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with site.open() as checkpoints:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_more_threads)
+            checkpoints.save(1, {"x": numpy.zeros(3)})
+        checkpoints.save(2, {"x": numpy.ones(3)})
+    assert [(line["state"], line["why"]) for line in site.saves()] == [
+        ("failed", "can't start new thread"),
+        ("committed", None),
+    ]
+    assert site.load(2).state["x"].tolist() == [1, 1, 1]
+
+
+def test_without_a_second_thread_the_digest_is_computed_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def one_at_most(thread: threading.Thread) -> None:
+        if thread.name == "fleetctl-digest":
+            no_more_threads()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_at_most)
+    with site.open() as checkpoints:
+        checkpoints.save(1, {"x": numpy.ones(1 << 18)})
+    assert site.load(1).state["x"].sum() == 1 << 18

@@ -26,6 +26,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_each_rank_writes_and_reads_its_own(site: Site) -> None:
+    site.checkpoints.mkdir()
+
     def train(rank: int) -> None:
         with open_rank(site, rank, 3) as checkpoints:
             for step in range(1, 5):
@@ -58,6 +60,7 @@ def test_nothing_is_committed_without_every_shard(site: Site) -> None:
 
 def test_a_shard_that_is_not_all_to_be_seen_yet_is_waited_for(site: Site) -> None:
     """On a network file system the rank's word may be seen before the end of its shard."""
+    site.checkpoints.mkdir()
     with open_rank(site, 1, 2) as second:
         second.save(1, {"x": b"x" * 1000}, wait=True)
     (shard,) = site.checkpoints.glob(".staging/*/shard-00001.bin")
@@ -70,6 +73,7 @@ def test_a_shard_that_is_not_all_to_be_seen_yet_is_waited_for(site: Site) -> Non
 
 
 def test_a_rank_whose_disk_is_full_does_not_make_rank_0_wait(site: Site) -> None:
+    site.checkpoints.mkdir()
     site.disk.before_write = lambda path: no_space() if path.endswith("shard-00001.bin") else None
     with open_rank(site, 0, 2, commit_timeout_s=5) as first, open_rank(site, 1, 2) as second:
         second.save(1, {}, wait=True)
@@ -80,6 +84,7 @@ def test_a_rank_whose_disk_is_full_does_not_make_rank_0_wait(site: Site) -> None
 
 def test_a_killed_process_of_this_attempt_leaves_nothing_that_is_taken(site: Site) -> None:
     """torchrun restarts its ranks within an attempt: what the old ones said is not for the new ones' saves."""
+    site.checkpoints.mkdir()
     with open_rank(site, 1, 2) as killed:
         killed.save(1, {"from": "killed"}, wait=True)
     again = {"TORCHELASTIC_RESTART_COUNT": "1"}
