@@ -286,6 +286,7 @@ class Agent:
         self._peers = [resolve(str(address), int(port)) for address, port in message["peers"]]
         self._welcomed, self._told_term, self._beat_at_s = True, False, 0.0
         self._orphaned, self._pause_s = False, self._first_pause_s
+        self._not_before_s = 0.0  # a claim that we lost was for the succession of the head before this one
         return self._start_anew()
 
     def _on_message(self, message: dict[str, Any]) -> None:

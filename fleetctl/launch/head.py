@@ -54,13 +54,19 @@ class Head:
     steps. `lost` were given up before this head began: the batch host, for who took over from it."""
 
     def __init__(
-        self, lead: Lead, watch: NodeWatch, nodes: tuple[str, ...], lost: frozenset[str] = frozenset()
+        self,
+        lead: Lead,
+        watch: NodeWatch,
+        nodes: tuple[str, ...],
+        lost: frozenset[str] = frozenset(),
+        *,
+        is_batch_script: bool = True,
     ) -> None:
         self._lead = lead
         self._watch = watch
         self._nodes = nodes
         self._lost = lost
-        self._is_batch_script = not lost
+        self._is_batch_script = is_batch_script
         self._clock = lead.world.clock
         self._down: frozenset[str] = frozenset()
         self._ask_down_at_s = 0.0

@@ -6,6 +6,7 @@ With --no-kill such a job would go on for ever without a head: its GPUs burn, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -22,11 +23,9 @@ from fleetctl.slurm.hosts import expand
 
 CLAIMED_ELSEWHERE = 75  # EX_TEMPFAIL, sysexits.h; the agent looks for the new head then
 _JOIN_S = 5.0  # agents look for a new head every second
-_WRITE_WITHIN_S = (
-    120.0  # who won the succession says at once where it listens; others see that up to 60 s later (nfs(5))
-)
+_WRITE_WITHIN_S = 120.0  # who won says at once where it listens; other hosts may see that 60 s later (nfs(5))
 _POLL_S = 0.5
-_MOST_SUCCESSORS = 8
+_MOST_SUCCESSORS = 100  # processes of one host that die at once are tried again and again, ever more slowly
 
 
 def take_over(lead: Lead, environments: Callable[[], tuple[Mapping[str, str], ...]]) -> int:
@@ -39,18 +38,20 @@ def take_over(lead: Lead, environments: Callable[[], tuple[Mapping[str, str], ..
         return CLAIMED_ELSEWHERE
     dead_host, endpoints, landmarks = _places(lead, before)
     number = _claim(lead)
+    lost = _dead_heads(lead, number)
     nodes = expand(step_nodes(lead.world.environ, 0))
     watch = NodeWatch(lead, nodes, number)
     watch.succeed(endpoints, landmarks)
     lead.world.say(f"fleetctl: {lead.job.host} leads run {lead.run.run_id} now: {dead_host}, which did, is dead")
-    _await_agents(lead, watch, [node for node in nodes if node not in (lead.job.host, dead_host)])
+    _await_agents(lead, watch, [node for node in nodes if node != lead.job.host and node not in lost])
     try:
-        lead = replace(lead, environments=environments())
+        ready = replace(lead, environments=environments())
     except FleetctlError as error:  # its env_file is gone: another start may have it, or says why not
         why = f"{lead.job.host} cannot go on after {dead_host}: {error.message}"
-        Head(lead, watch, nodes, frozenset({dead_host})).give_up(number, why)
+        Head(lead, watch, nodes, lost, is_batch_script=False).give_up(number, why)
     else:
-        Head(lead, watch, nodes, frozenset({dead_host})).take_over(number, f"take-over from {dead_host}")
+        why = f"take-over from {dead_host}"
+        Head(ready, watch, nodes, lost, is_batch_script=False).take_over(number, why)
     return 0  # the training's own status is in its events: any other one would make the agent try again
 
 
@@ -63,6 +64,8 @@ def _succeed(lead: Lead, before: AttemptNumber) -> bool:
         with files.explained(path, "claim"):
             if files.claim_file(path, {"schema": SCHEMA_VERSION, "host": lead.job.host}):
                 return True
+            if _host_in(path) == lead.job.host:  # our agent's last try, which died: it has just told its agent so
+                continue
         until_s = lead.world.clock.monotonic_s() + _WRITE_WITHIN_S
         while lead.world.clock.monotonic_s() < until_s:
             if _has_newer_head(lead, before):
@@ -74,6 +77,18 @@ def _succeed(lead: Lead, before: AttemptNumber) -> bool:
 def _has_newer_head(lead: Lead, before: AttemptNumber) -> bool:
     newer = (number for number in lead.attempts.numbers() if number > before)
     return any((lead.attempts.path(number) / "head.json").exists() for number in newer)
+
+
+def _host_in(path: Path) -> str | None:
+    raw = files.read_json(str(path))
+    return str(raw["host"]) if isinstance(raw, dict) and "host" in raw else None
+
+
+def _dead_heads(lead: Lead, number: AttemptNumber) -> frozenset[str]:
+    """The hosts of all who led this job before: each was given up. Ours is not dead, even if a head on it was."""
+    earlier = [one for one in lead.attempts.numbers() if one[0] == number[0] and one < number]
+    hosts = (_host_in(lead.attempts.path(one) / "head.json") for one in earlier)
+    return frozenset(host for host in hosts if host is not None) - {lead.job.host}
 
 
 def _places(lead: Lead, number: AttemptNumber) -> tuple[str, dict[str, Endpoint], list[Endpoint]]:

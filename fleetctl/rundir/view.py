@@ -220,7 +220,8 @@ def _with_record(state: RunState, history: History, task: int | None) -> RunStat
     cancelled by its own last head, which no user's cancel is."""
     if history.cancelled_at is None and state.is_finished and task in history.held:
         return RunState.HELD
-    if state is RunState.CANCELLED and task in history.given_back and history.cancelled_at is None:
+    given_back = task in history.given_back and history.cancelled_at is None
+    if given_back and state in (RunState.CANCELLED, RunState.COMPLETING):  # the latter until its dead nodes are DOWN
         return _from_record(history, last_attempts(history).get(task), task, heard=True)
     return state
 

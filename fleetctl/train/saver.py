@@ -52,6 +52,7 @@ class Saver:
         self._writing: Future[Outcome] | None = None
         self._warned: set[str] = set()
         self._waits_at_exit = False
+        self._one_at_a_time = threading.Lock()
 
     def start(
         self, training_step: int, seq: int, state: Mapping[str, Any], request: str | None, began: float, wait: bool
@@ -122,7 +123,8 @@ class Saver:
             if not writing.set_running_or_notify_cancel():
                 return  # we were interrupted before we started, or so it seemed
             try:
-                writing.set_result(work())
+                with self._one_at_a_time:
+                    writing.set_result(work())
             except BaseException as error:  # noqa: BLE001 - whoever collects gets it
                 writing.set_exception(error)
 

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from fleetctl.sandbox.cluster import Sandbox
 from fleetctl.sandbox.model import Partition, SandboxConfig
 from fleetctl.slurm.hosts import fold
-from tests.faults.training import Training
+from tests.faults.training import STEPS, Training
 from tests.integration.conftest import MakeSandbox
 from tests.support import Cli, wait_until
 
@@ -105,6 +106,20 @@ def test_another_node_takes_over_from_a_dead_batch_host(start: Start, undisturbe
     wait_until(lambda: training.job_id not in training.cli.slurm("squeue", "-h", "-o", "%i"), "the job's end")
     assert [event["attempt"] for event in training.events("given_back")] == ["1.1"]
     assert training.cli.json("show", training.run_id)["state"] == "completed", "our own cancel is nobody's wish"
+
+
+def test_a_third_node_takes_over_from_the_second_head(start: Start, undisturbed: str) -> None:
+    training = start(4)
+    training.submit(spares=2, steps=STEPS)
+    training.await_checkpoint()
+    for attempt in ("1.1", "1.2"):
+        head = training.events("attempt_started")[-1]["host"]
+        training.sandbox.node(head).kill()
+        wait_until(partial(training.has_begun, attempt), f"a step of attempt {attempt}", 45)
+        training.await_checkpoint(attempt)
+    assert training.end() == "completed", training.log()
+    assert training.attempts == ["1.0", "1.1", "1.2"]
+    assert training.digest() == undisturbed
 
 
 def test_a_frozen_node_is_not_a_dead_one(start: Start, undisturbed: str) -> None:

@@ -102,6 +102,10 @@ class Training:
         except FileNotFoundError:
             return 0
 
+    def has_begun(self, attempt: str) -> bool:
+        """Whether an attempt has done a step of its own."""
+        return attempt in self.attempts and self.steps_of(attempt) >= 1
+
     def steps_of(self, attempt: str) -> int:
         """How many steps an attempt has done itself."""
         done = self.progress(attempt)

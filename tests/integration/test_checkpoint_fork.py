@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support import wait_until
 
 _POOL = """
-import multiprocessing, os, signal, sys
+import multiprocessing, os, signal, sys, time
 from fleetctl.train.checkpointer import Checkpointer
 
 with Checkpointer(directory=sys.argv[1], environ={}) as checkpoints:
@@ -19,6 +19,9 @@ with Checkpointer(directory=sys.argv[1], environ={}) as checkpoints:
     pool = multiprocessing.get_context("fork").Pool(2)
     workers = pool._pool[:]
     assert pool.map(abs, [-1, -2]) == [1, 2]
+    for _ in workers:
+        pool.apply_async(time.sleep, (100,))
+    time.sleep(0.5)
     pool.terminate()
     pool.join()
     print("ended", [worker.exitcode for worker in workers], checkpoints.told_to_end)
@@ -70,7 +73,7 @@ def test_the_second_ctrl_c_ends_a_training_whose_save_hangs(tmp_path: Path) -> N
     with told.open("wb") as out:
         training = subprocess.Popen([sys.executable, "-c", _HANGING, str(tmp_path / "ckpt")], stdout=out, stderr=out)
     try:
-        wait_until(lambda: "writing" in told.read_text(), timeout_s=30)
+        wait_until(lambda: "writing" in told.read_text(), "it writes", within_s=30)
         training.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert training.poll() is None, "the first one waits for the save under way"

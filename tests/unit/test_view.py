@@ -146,3 +146,14 @@ def test_another_cluster_and_somebody_elses_hidden_jobs_tell_nothing() -> None:
 def test_progress_is_shown() -> None:
     seen = view(SUBMITTED, Progress(120, 300, 0.5), [in_state("RUNNING")])
     assert (seen.training_step, seen.target_step, seen.loss) == (120, 300, 0.5)
+
+
+def test_a_job_that_its_own_head_gave_back_ended_as_the_record_says() -> None:
+    given = replace(SUBMITTED, attempts=(attempt(0),), given_back=frozenset({None}))
+    for word in ("CANCELLED", "COMPLETING"):
+        assert view(given, None, [in_state(word)]).state is RunState.COMPLETED
+        assert (
+            view(replace(given, held={None: "why"}, attempts=()), None, [in_state("CANCELLED")]).state is RunState.HELD
+        )
+    assert view(given, None, [in_state("RUNNING")]).state is RunState.RUNNING
+    assert view(replace(given, cancelled_at=NOW), None, [in_state("CANCELLED")]).state is RunState.CANCELLED
