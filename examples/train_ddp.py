@@ -62,9 +62,10 @@ def train(options: argparse.Namespace, progress: Progress, checkpoints: Checkpoi
         loss.backward()
         optimizer.step()
         progress.update(training_step=step, target_step=options.steps, loss=loss.item())
+        told = checkpoints.told_to_end  # asked before `due`: a SIGTERM between the two is for the next step then
         if checkpoints.due(step):  # on rank 0 only: all ranks hold the same, so one saves for all
             checkpoints.save(step, to_arrays(model, optimizer))
-        if checkpoints.told_to_end and rank == 0:
+        if told and rank == 0:
             checkpoints.wait()
             raise SystemExit(143)
         time.sleep(max(0.0, options.step_time_ms / 1000 - (time.monotonic() - started)))

@@ -172,10 +172,11 @@ def train(ranks: Ranks, progress: Progress, checkpoints: Checkpointer, options: 
         network.parameters -= options.lr * total[:-1]
         loss = float(total[-1])
         progress.update(training_step=step, target_step=options.steps, loss=loss)
+        told = checkpoints.told_to_end  # asked before `due`: a SIGTERM between the two is for the next step then
         if checkpoints.due(step):  # on rank 0 only: all ranks hold the same, so one saves for all
             state = {"parameters": network.parameters, "random": random.bit_generator.state, "loss": loss}
             checkpoints.save(step, state)
-        if checkpoints.told_to_end and ranks.rank == 0:
+        if told and ranks.rank == 0:
             checkpoints.wait()
             raise SystemExit(143)  # 128 + SIGTERM; the other ranks end because we do
         if ranks.rank == 0 and step % 20 == 0:

@@ -71,6 +71,7 @@ def _not_waiting(seen: RunView) -> str:
         RunState.RUNNING: f"it runs on {seen.node_list}",
         RunState.COMPLETING: "it has ended and Slurm is cleaning up",
         RunState.COMPLETED: "it has finished well",
+        RunState.HELD: f"it is held ({seen.reason}); `fleetctl requeue {seen.run_id}` starts it again",
         RunState.SUBMISSION_UNKNOWN: f"it is not known whether it was submitted: fleetctl resolve {seen.run_id}",
         RunState.NOT_SUBMITTED: f"it was not submitted: {seen.reason or 'submit ended before sbatch was called'}",
         RunState.LOST: "Slurm has forgotten its job, and nothing tells how it ended",

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fleetctl.errors import FleetctlError, JobSideError, JobUnknown, RunDirError
+from fleetctl.errors import CannotTell, FleetctlError, JobSideError, JobUnknown, RunDirError
 from fleetctl.launch.attempt import Running, Start, note_lost
 from fleetctl.launch.classify import Ended
 from fleetctl.launch.clear import clear_steps
@@ -160,14 +160,15 @@ class Head:
         return replace(policy, requeue_is_safe=tuple(numbers) >= _SAFE_REQUEUE)
 
     def _patiently(self, deed: Callable[[], Value]) -> Value:
-        """A full disk or a file server that fails over must not end a run: try again until it works or Slurm ends us.
+        """A full disk, a file server that fails over or a controller that is away must not end a run: try again until
+        it works or Slurm ends us.
 
-        :raises RunDirError: it still fails and Slurm has told us to end.
+        :raises RunDirError, CannotTell: it still fails and Slurm has told us to end.
         """
         while True:
             try:
                 return deed()
-            except RunDirError as error:
+            except (RunDirError, CannotTell) as error:
                 if self._is_told(_ASK_AGAIN_S):
                     raise
                 self._lead.world.say(f"fleetctl: {error.message}; trying again")

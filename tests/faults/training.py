@@ -186,11 +186,23 @@ class Training:
         return str(json.loads(self.cli("wait", self.run_id, "--json", "--timeout", "100").stdout)["state"])
 
     def digest(self) -> str:
-        """Of all parameters at the end."""
+        """Of all parameters at the end. A training that began again from scratch would end with the same ones: so each
+        attempt must have loaded what it was told to, and have done no step twice."""
+        for attempt in self.attempts[1:]:
+            self.check_resumed(attempt)
         text = (self.run_dir / "attempts" / self.attempts[-1] / "output.log").read_text()
         found = re.findall(r"parameters sha256 ([0-9a-f]{64})", text)
         assert len(found) == 1, text[-2000:]
         return str(found[0])
+
+    def check_resumed(self, attempt: str) -> None:
+        folder = self.run_dir / "attempts" / attempt
+        if not self.resumed_at(attempt) or not self.progress(attempt):
+            return
+        load = json.loads((folder / "load.json").read_text())
+        assert (load["state"], load["training_step"]) == ("loaded", self.resumed_at(attempt))
+        steps = [int(step) for step in re.findall(r"^training step +(\d+)", (folder / "output.log").read_text(), re.M)]
+        assert not steps or min(steps) > self.resumed_at(attempt)
 
     def accounted(self) -> str:
         """State and node count of each record of the job, oldest first."""

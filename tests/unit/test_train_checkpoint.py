@@ -137,6 +137,17 @@ def test_tells_fleetctl_of_a_save(site: Site) -> None:
     assert site.load(120).state == {"x": b"12345"}
 
 
+def test_a_save_does_not_wait_for_a_file_that_is_gone(site: Site) -> None:
+    """Only a load has that patience: here the training would stand still."""
+    with site.open() as checkpoints:
+        checkpoints.save(1, {"x": 1}, wait=True)
+        (site.path(1) / "manifest.json").unlink()
+        began = site.time.now_s
+        checkpoints.save(1, {"x": 1}, wait=True)
+        assert site.time.now_s == began
+    assert "damaged: move it away" in site.saves()[1]["why"]
+
+
 def test_a_damaged_checkpoint_in_the_way_is_told(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     with site.open() as checkpoints:
         checkpoints.save(1, {"x": 1}, wait=True)
@@ -272,17 +283,20 @@ def test_out_of_memory_is_a_failed_save(site: Site, monkeypatch: pytest.MonkeyPa
 
 def test_a_broken_disk_after_the_rename_is_a_failed_save(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is there, but nobody promises that it stays."""
-    sync = Disk.sync_folder
+    sync, heals = Disk.sync_folder, [False, False, True]
 
     def broken(disk: Disk, path: str) -> None:
-        if path == str(site.checkpoints) and site.path(1).exists():
+        if path == str(site.checkpoints) and site.path(1).exists() and not heals.pop(0):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(disk, path)
 
     monkeypatch.setattr(Disk, "sync_folder", broken)
     with site.open() as checkpoints:
-        checkpoints.save(1, {}, wait=True)
-    assert site.saves()[0]["state"] == "failed"
+        site.ask("tell")
+        assert checkpoints.due(1)
+        for _ in range(3):
+            checkpoints.save(1, {}, wait=True)
+    assert [line["state"] for line in site.saves()] == ["failed", "failed", "committed"]
 
 
 def test_a_rename_whose_answer_was_lost_is_a_rename(site: Site) -> None:

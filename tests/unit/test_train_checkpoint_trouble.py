@@ -17,7 +17,7 @@ import pytest
 
 from fleetctl.train.checkpointer import Checkpointer, Superseded
 from fleetctl.train.disk import Disk
-from tests.unit.checkpoint_site import Site, no_space, open_rank
+from tests.unit.checkpoint_site import Faulty, Site, no_space, open_rank
 
 
 @pytest.fixture
@@ -191,6 +191,31 @@ def test_two_processes_that_are_both_rank_0_commit_only_one_whole(site: Site, wh
     assert states["committed"] is None
 
 
+def test_of_two_that_are_both_rank_0_none_commits_the_others_shard(site: Site) -> None:
+    """One commits while the other is in the midst of writing."""
+    go, midst, disk = threading.Event(), threading.Event(), Faulty()
+
+    def wait_in_the_midst(path: str) -> None:
+        if path.endswith("shard-00000.json.tmp"):
+            midst.set()
+            go.wait(30)
+
+    disk.before_write = wait_in_the_midst
+    second = site.open(disk=disk)
+
+    def begin_the_other(path: str) -> None:
+        if path.endswith("manifest.json.tmp"):
+            second.save(5, {"x": numpy.full(9, 2)})
+            assert midst.wait(30)
+
+    site.disk.before_write = begin_the_other
+    with site.open() as first:
+        first.save(5, {"x": numpy.ones(9)}, wait=True)
+    go.set()
+    second.wait()
+    assert set(site.load(5).state["x"].tolist()) == {2}
+
+
 def test_a_rename_onto_another_commit_says_who_that_is(site: Site) -> None:
     """Also if it is the same to the bit: we were told of an error, and what we staged is still there."""
 
@@ -231,6 +256,7 @@ def test_a_step_that_comes_again_meets_no_shard_of_the_first_time(site: Site) ->
         first.save(4, {}, wait=True)
         first.save(5, {}, wait=True)
     assert site.committed() == []
+    assert site.left() == []
 
 
 def test_by_hand_a_killed_training_leaves_no_shard_for_the_next(tmp_path: Path) -> None:
