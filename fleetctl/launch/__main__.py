@@ -17,7 +17,10 @@ from fleetctl.launch.code import code_state
 from fleetctl.launch.lead import World
 from fleetctl.launch.model import identity, parse_order
 from fleetctl.launch.run import launch
+from fleetctl.slurm.commands import Limits
 from fleetctl.slurm.connect import connect
+
+_QUERY_S = 15.0  # while Slurm is asked, nobody looks after nodes and time; an answer normally takes milliseconds
 
 
 def main() -> int:
@@ -41,7 +44,7 @@ def main() -> int:
         clock=clock,
         environ=dict(os.environ),
         argv=tuple(sys.argv[1:]),
-        slurm=connect(os.environ, clock),
+        slurm=connect(os.environ, clock, limits=Limits(query_s=_QUERY_S)),
         code=lambda: code_state(Path.cwd(), os.environ),
         told_to_end=lambda: any(number != signal.SIGUSR1 for number in told),
         notices=lambda: told.count(signal.SIGUSR1),

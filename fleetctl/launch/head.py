@@ -69,6 +69,7 @@ class Head:
         self._is_batch_script = is_batch_script
         self._clock = lead.world.clock
         self._down: frozenset[str] = frozenset()
+        self._number: AttemptNumber = (0, 0)  # the attempt that we lead
         self._ask_down_at_s = 0.0
 
     def begin(self, number: AttemptNumber, why: str) -> int:
@@ -83,6 +84,7 @@ class Head:
 
         :raises FleetctlError: the run directory cannot be written.
         """
+        self._number = number
         action = go_on(why, self._see(), self._policy())
         if not isinstance(action, Restart):
             return self._lead_on(number, action)
@@ -94,15 +96,17 @@ class Head:
 
         :raises FleetctlError: the run directory cannot be written.
         """
+        self._number = number
         return self._lead_on(number, requeue_when_safe(why, self._see(), self._policy()))
 
     def _lead_on(self, number: AttemptNumber, action: Start | Action) -> int:
-        status = 0
+        status, self._number = 0, number
         while isinstance(action, Start | Restart | Wait):
             if isinstance(action, Wait):
                 action = self._wait(number, action)
             elif isinstance(action, Restart):
                 number, action = self._restart(number, action)
+                self._number = number
             else:
                 running = Running(self._lead, action, self._watch)
                 self._patiently(running.begin) if number[1] else running.begin()  # a first start may just fail
@@ -201,7 +205,7 @@ class Head:
     def _poll(self) -> None:
         for notice in self._watch.poll(_TICK_S):
             if notice.kind is NoticeKind.DEAD:
-                note_lost(self._lead, self._patiently(self._lead.attempts.newest), notice)
+                note_lost(self._lead, self._number, notice)
 
     def _see(self) -> Nodes:
         """The nodes once no doubt is under way: a suspicion is settled within seconds. Those whose agent has spoken
@@ -251,7 +255,7 @@ class Head:
     def _requeue(self, number: AttemptNumber, why: str, status: int) -> int:
         """Slurm ends this process soon after it has taken the job back."""
         lead = self._lead
-        if requeue(lead, number, why):
+        if self._patiently(lambda: requeue(lead, number, why)):
             self._watch.dismiss()
             self._is_told(_TOLD_WITHIN_S)
             return status

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fleetctl.clock import Clock
+from fleetctl.slurm.commands import Limits
 from fleetctl.slurm.text import TextSlurm
 from fleetctl.slurm.wrap import Logged, Retrying
 
@@ -13,9 +14,14 @@ if TYPE_CHECKING:
     from fleetctl.slurm.port import Slurm
 
 
-def connect(environ: Mapping[str, str], clock: Clock, debug_log: Callable[[str], None] | None = None) -> Slurm:
+def connect(
+    environ: Mapping[str, str],
+    clock: Clock,
+    debug_log: Callable[[str], None] | None = None,
+    limits: Limits = Limits(),
+) -> Slurm:
     """The cluster that `environ` points to (SLURM_CONF, PATH). Reads are tried again; contacts nothing yet."""
-    slurm: Slurm = TextSlurm(environ)
+    slurm: Slurm = TextSlurm(environ, limits)
     if debug_log is not None:
         slurm = Logged(slurm, debug_log, clock)
     return Retrying(slurm, clock)
