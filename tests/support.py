@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.model import attempt_number
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -82,3 +86,32 @@ def write_spec(folder: Path, text: str, name: str = "train.yaml") -> Path:
     path = folder / name
     path.write_text(text)
     return path
+
+
+def committed(run_dir: Path, attempt: str) -> list[int]:
+    """The training steps whose checkpoints an attempt of a run has committed."""
+    number = attempt_number(attempt)
+    assert number is not None, attempt
+    return [save.training_step for save in Attempts(run_dir / "attempts").saves(number) if save.committed]
+
+
+def processes_with(*variables: str) -> list[int]:
+    """The processes of this machine that have all of these in their environment, each as NAME=VALUE."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            words = path.read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        if {*variables} <= {*words}:
+            found.append(int(path.parent.name))
+    return found
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of its own at `place`, of so many bytes in mount's words (tmpfs; as root)."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -13,7 +13,6 @@ from fleetctl.rundir.model import Attempt, Ending
 QUICK = timedelta(minutes=10)  # 73 % of failing tasks fail within their first ten minutes (Aegis, NSDI 2025)
 _QUICK_FAILURES = 2
 _ANY_FAILURES = 2  # times max_failures: failures that take turns are no progress either
-_FAILURES = (Ending.FAILED, Ending.STOPPED_EARLY)
 
 
 class Leave(Struct, frozen=True):

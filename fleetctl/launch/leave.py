@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fleetctl.errors import FleetctlError, SlurmUnreachable
 from fleetctl.launch.lead import Lead
-from fleetctl.rundir.history import BY_JOB
+from fleetctl.rundir.history import BY_JOB, attempts_of
 from fleetctl.rundir.model import AttemptNumber, EventKind, attempt_name
 
 _ASK_AGAIN_S = 10.0
@@ -108,4 +108,4 @@ def give_back(lead: Lead, number: AttemptNumber, why: str) -> None:
 
 def _attempts(lead: Lead) -> int:
     """How many attempts this task has had: what a reader compares, since clocks may differ."""
-    return sum(attempt.task == lead.job.task for attempt in lead.run.history().attempts)
+    return attempts_of(lead.run.history().attempts, lead.job.task)

@@ -12,7 +12,7 @@ from fleetctl.launch.model import JobIdentity, Order, step_nodes
 from fleetctl.launch.take_over import take_over
 from fleetctl.launch.watching import BATCH_ENVIRON, KEY, NodeWatch
 from fleetctl.rundir.attempts import Attempts
-from fleetctl.rundir.history import attempts_of, finished_well
+from fleetctl.rundir.history import History, attempts_of, finished_well
 from fleetctl.rundir.model import AttemptNumber, EventKind
 from fleetctl.rundir.store import EventLog, RunDir
 from fleetctl.rundir.view import RunState
@@ -37,9 +37,10 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
     if order.take_over is not None:
         return take_over(Lead(run, order, job, log, attempts, (), world, None), lambda: _environments(order, world))
     _claim(run, order.submission, job, log, world)
-    before = attempts_of(run.history().attempts, job.task)
+    history = run.history()
+    before = attempts_of(history.attempts, job.task)
     try:
-        _check(run, order, job, world)
+        _check(history, order, job, world)
         lead = Lead(run, order, job, log, attempts, _environments(order, world), world, began_s)
         if world.told_to_end():
             raise JobSideError(f"run {run.run_id} was told to end before its first step")
@@ -47,7 +48,7 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
         return _lead(lead, number, "requeued" if job.restart_count else "submitted")
     except FleetctlError as error:
         if attempts_of(run.history().attempts, job.task) == before:
-            _note_not_started(run, order, job, log, error, world)
+            _note_not_started(before, order, job, log, error, world)
         raise
 
 
@@ -70,17 +71,15 @@ def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world:
     raise JobSideError(f"run {run.run_id}: this job ({job.job_id}) is a duplicate and ends: {whose}")
 
 
-def _check(run: RunDir, order: Order, job: JobIdentity, world: World) -> None:
+def _check(history: History, order: Order, job: JobIdentity, world: World) -> None:
     """Everything that keeps a run from starting."""
-    history = run.history()
+    run_id = history.record.run_id
     if history.cancelled_at is not None or history.observed_end == RunState.CANCELLED:  # and requeued since
-        raise JobSideError(f"run {run.run_id} was cancelled and does not start again")
+        raise JobSideError(f"run {run_id} was cancelled and does not start again")
     if history.submission > order.submission:
-        raise JobSideError(f"run {run.run_id} was submitted again: this job is of submission {order.submission}")
+        raise JobSideError(f"run {run_id} was submitted again: this job is of submission {order.submission}")
     if job.task in history.held:
-        raise JobSideError(
-            f"run {run.run_id} is held: {history.held[job.task]}", remedy=f"`fleetctl requeue {run.run_id}`"
-        )
+        raise JobSideError(f"run {run_id} is held: {history.held[job.task]}", remedy=f"`fleetctl requeue {run_id}`")
     for needed in order.needs:
         _await_needed(RunDir(Path(needed)), world)
 
@@ -102,7 +101,7 @@ def _await_needed(needed: RunDir, world: World) -> None:
 
 
 def _note_not_started(
-    run: RunDir, order: Order, job: JobIdentity, log: EventLog, error: FleetctlError, world: World
+    attempts: int, order: Order, job: JobIdentity, log: EventLog, error: FleetctlError, world: World
 ) -> None:
     log.append(
         world.clock.now(),
@@ -110,7 +109,7 @@ def _note_not_started(
         submission=order.submission,
         task=job.task,
         job_id=job.job_id,
-        attempts=attempts_of(run.history().attempts, job.task),
+        attempts=attempts,
         exit_code=error.exit_code,
         why=error.message,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.model import attempt_name
 from fleetctl.sandbox.cluster import Sandbox
-from tests.support import EXAMPLES, Cli, wait_until, write_spec
+from tests.support import EXAMPLES, Cli, committed, processes_with, wait_until, write_spec
 
 STEPS = 260
 STEP_TIME_MS = 50
@@ -118,9 +118,7 @@ class Training:
 
     def saved(self, attempt: str = "1.0") -> list[int]:
         """The training steps that were committed by an attempt."""
-        path = self.run_dir / "attempts" / attempt / "saves.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line["training_step"] for line in map(json.loads, lines) if line["state"] == "committed"]
+        return committed(self.run_dir, attempt)
 
     def await_checkpoint(self, attempt: str = "1.0", more_than: int = 0) -> None:
         """A checkpoint, and steps after it that a fault will cost."""
@@ -150,16 +148,7 @@ class Training:
         return [pid for pid in found if _parent(pid) not in found]
 
     def _processes(self, attempt: str, *more: str) -> list[int]:
-        wanted = {f"FLEETCTL_RUN_ID={self.run_id}", f"FLEETCTL_ATTEMPT={attempt}", *more}
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                words = set(path.read_text(errors="replace").split("\0"))
-            except OSError:
-                continue
-            if wanted <= words:
-                found.append(int(path.parent.name))
-        return found
+        return processes_with(f"FLEETCTL_RUN_ID={self.run_id}", f"FLEETCTL_ATTEMPT={attempt}", *more)
 
     def kill_rank(self, rank: int) -> None:
         os.kill(self.rank_pid(rank), signal.SIGKILL)

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from fleetctl.train.checkpointer import Checkpointer
+from tests.support import small_disk
 
 _SIZE = 8 << 20
 _STATE_BYTES = 3 << 20
@@ -18,11 +19,8 @@ _STATE_BYTES = 3 << 20
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system for two checkpoints, and not three."""
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path / "small", str(_SIZE)) as place:
+        yield place
 
 
 def committed(place: Path) -> list[str]:

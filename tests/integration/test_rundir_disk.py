@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from fleetctl.errors import RunDirError
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.model import EventKind, RunKind, RunRecord
 from fleetctl.rundir.store import RunDir, Store
+from tests.support import small_disk
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SIZE = 128 << 10
@@ -22,11 +22,8 @@ _TEXT = "x" * 6000  # more than a page: the last one that does not fit is torn
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path / "small", str(_SIZE)) as place:
+        yield place
 
 
 @pytest.fixture

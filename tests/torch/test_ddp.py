@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleetctl.sandbox.cluster import Sandbox
-from tests.support import EXAMPLES, ROOT, Cli, wait_until, write_spec
+from tests.support import EXAMPLES, ROOT, Cli, committed, processes_with, wait_until, write_spec
 
 pytestmark = pytest.mark.slurm
 
@@ -46,28 +46,11 @@ def digest(cli: Cli, run: Path, attempt: str) -> str:
     return str(found)
 
 
-def saved(run: Path) -> list[int]:
-    path = run / "attempts" / "1.0" / "saves.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line["training_step"] for line in map(json.loads, lines) if line["state"] == "committed"]
-
-
-def rank_pid(run: Path, rank: int) -> int:
-    wanted = {f"FLEETCTL_RUN_ID={run.name}", f"RANK={rank}"}
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if wanted <= set(path.read_text(errors="replace").split("\0")):
-                return int(path.parent.name)
-        except OSError:
-            continue
-    raise AssertionError(f"rank {rank} does not run")
-
-
 def test_a_ddp_training_survives_a_killed_rank_and_ends_with_the_same_parameters(cli: Cli, tmp_path: Path) -> None:
     undisturbed = digest(cli, submit(cli, tmp_path / "undisturbed", 0), "1.0")
     run = submit(cli, tmp_path / "killed", 100)
-    wait_until(lambda: saved(run), "a checkpoint", 90)
-    os.kill(rank_pid(run, 1), signal.SIGKILL)
+    wait_until(lambda: committed(run, "1.0"), "a checkpoint", 90)
+    os.kill(processes_with(f"FLEETCTL_RUN_ID={run.name}", "RANK=1")[0], signal.SIGKILL)
     assert digest(cli, run, "1.1") == undisturbed
     resumed = json.loads((run / "attempts" / "1.1" / "resume.json").read_text())["training_step"]
-    assert resumed == saved(run)[-1] > 0
+    assert resumed == committed(run, "1.0")[-1] > 0
