@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,70 @@ def start(
             return _start(argv, env=env, cwd=cwd, stdin=source, stdout=out, stderr=out, session=session)
 
 
+class Piped:
+    """A child in a session of its own that reads lines and writes lines. It may hang for ever: nobody waits for it."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def send(self, line: bytes) -> None:
+        """:raises OSError: it has ended."""
+        assert self._child.stdin is not None, "start_piped makes it"
+        self._child.stdin.write(line)
+
+    def receive(self, timeout_s: float) -> bytes:
+        """What it wrote since; b"" when it has ended.
+
+        :raises ProcessTimeout: nothing for `timeout_s`.
+        """
+        assert self._child.stdout is not None, "start_piped makes it"
+        ready = select.poll()
+        ready.register(self._child.stdout, select.POLLIN)
+        if not ready.poll(timeout_s * 1000):
+            raise ProcessTimeout(f"{self._child.args!r} wrote nothing for {timeout_s:g} s")
+        return os.read(self._child.stdout.fileno(), _PIPE_BYTES)
+
+    def end(self, grace_s: float = 0.0) -> int | None:
+        """Kill it, unless it ends by itself within `grace_s`. Its status, negative for a signal.
+
+        None where it cannot die now, held up in the kernel: it ends with what holds it up, a zombie until we end.
+        """
+        status = self._status(grace_s) if grace_s else None
+        if status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            status = self._status(_DYING_S)
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
+        if status is None:
+            self._child.returncode = -signal.SIGKILL  # or its destructor would complain
+        return status
+
+    def _status(self, timeout_s: float) -> int | None:
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def start_piped(argv: Sequence[str]) -> Piped:
+    """Start a child to talk with. What it writes to stderr is lost.
+
+    :raises ProgramMissing: no such program.
+    """
+    pipe, lost = subprocess.PIPE, subprocess.DEVNULL
+    return Piped(_start(argv, env=None, cwd=None, stdin=pipe, stdout=pipe, stderr=lost, unbuffered=True))
+
+
+_PIPE_BYTES = 1 << 16  # what a pipe of Linux holds
+_DYING_S = 0.5  # milliseconds, unless the kernel holds it
+
+
 class Detached:
     """A daemon-to-be: forked, in a session of its own, no child of ours, waiting to be allowed to run."""
 
@@ -143,6 +208,7 @@ def _start(
     stdout: int | IO[bytes] | None,
     stderr: int | IO[bytes] | None,
     session: bool = True,
+    unbuffered: bool = False,
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -153,6 +219,7 @@ def _start(
             stdout=stdout,
             stderr=stderr,
             start_new_session=session,
+            bufsize=0 if unbuffered else -1,
         )
     except (FileNotFoundError, PermissionError) as error:
         if error.filename != argv[0]:

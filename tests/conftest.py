@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-_WORLDLY = {"integration", "faults", "bench", "torch"}
+_WORLDLY = {"integration", "faults", "bench", "real"}
 
 
 class ReachedTheWorld(BaseException):

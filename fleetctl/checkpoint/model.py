@@ -15,6 +15,7 @@ from msgspec import Struct
 from fleetctl.train import layout
 
 AttemptNumber = tuple[int, int]  # 3.1 is (3, 1); the higher one is newer
+NOBODY: AttemptNumber = (0, 0)
 _SHOWN_CHARS = 200  # of words that quote what somebody else wrote
 
 
@@ -38,13 +39,22 @@ class Validity(StrEnum):
 
 
 class Entry(Struct, frozen=True):
-    """What a name says. `staging`: not committed (yet)."""
+    """What a name says. `staging`: not committed (yet).
+
+    Only names of our own format say whose it is: `run_id` is empty and `attempt` NOBODY for the others. What a
+    framework names without a training step has the one that was found inside.
+    """
 
     name: str
     training_step: int
-    run_id: str
-    attempt: AttemptNumber
+    run_id: str = ""
+    attempt: AttemptNumber = NOBODY
     staging: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its name is of our own format."""
+        return self.run_id != ""
 
     @property
     def age_order(self) -> tuple[int, AttemptNumber, str, str]:
@@ -52,11 +62,27 @@ class Entry(Struct, frozen=True):
         return self.training_step, self.attempt, self.run_id, self.name
 
 
-class Checked(Struct, frozen=True):
-    """One checkpoint, or one foreign name (`entry` is None), and what was found.
+class Survey(Struct, frozen=True):
+    """One listing of a folder of checkpoints: what may be one by its name, and what is none."""
 
-    `level` is the deepest level that it passed, None if none; `bytes_read` what looking has cost. `size_bytes` and
-    `saved_at` are the manifest's word, None until that was found whole.
+    entries: tuple[Entry, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+class Piece(Struct, frozen=True):
+    """One part of a checkpoint that is missing, wrong or unreadable. `name` is a path below the checkpoint."""
+
+    name: str
+    validity: Validity
+    reason: str
+
+
+class Checked(Struct, frozen=True):
+    """One checkpoint, or one name that is none (`entry` is None), and what was found.
+
+    `level` is the deepest level that it passed, None if none, and `deepest` the deepest that its format can pass: what
+    carries no checksum cannot pass CONTENT. `bytes_read` is what looking has cost. `pieces` are the first faults, of
+    `faults` in all. `ranks`: only so many can load it; None: any number, or not known.
     """
 
     entry: Entry | None
@@ -67,6 +93,14 @@ class Checked(Struct, frozen=True):
     bytes_read: int = 0
     size_bytes: int | None = None
     saved_at: datetime | None = None
+    format: str | None = None
+    pieces: tuple[Piece, ...] = ()
+    faults: int = 0
+    deepest: Level = Level.CONTENT
+    resumable: bool = True
+    uncommitted: bool = False  # what its writer puts last is not there: the save was never finished
+    ranks: int | None = None
+    touched_at: datetime | None = None  # when anything in it was written last, by the file server's clock
 
 
 class Fence(Struct, frozen=True):
@@ -74,12 +108,16 @@ class Fence(Struct, frozen=True):
 
     A rank of an older attempt may be frozen between its check and its rename; what it commits when it wakes is in no
     claim and older than the newest one, so it is never taken.
+
+    What a framework writes has no attempt in its name. Of that everything counts that was not there before the run
+    began: `aside` are the names that were, and that nobody has written to since.
     """
 
     run_id: str
     stands: frozenset[str]
     since: AttemptNumber | None
     everything: bool = False
+    aside: frozenset[str] = frozenset()
 
     @classmethod
     def open(cls, run_id: str) -> Fence:
@@ -92,7 +130,16 @@ class Fence(Struct, frozen=True):
             return False
         if self.everything or entry.name in self.stands:
             return True
+        if not entry.is_own:
+            return self.since is not None and entry.name not in self.aside
         return entry.run_id == self.run_id and self.since is not None and entry.attempt >= self.since
+
+
+class Needs(Struct, frozen=True):
+    """What a checkpoint must be for a start to take it. `ranks` None: how many there are is not known."""
+
+    level: Level = Level.STRUCTURE
+    ranks: int | None = None
 
 
 class Outcome(StrEnum):

@@ -2,75 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from fleetctl.checkpoint import select
-from fleetctl.checkpoint.formats import own
-from fleetctl.checkpoint.model import Checked, Choice, Entry, Fence, Level, Validity
-from fleetctl.checkpoint.storage import Storage
+from fleetctl.checkpoint.model import Checked, Choice, Entry, Fence, Level, Needs, Survey, Validity
 from fleetctl.clock import Clock
+
+Examine = Callable[[Entry, Level], Checked]  # fleetctl.checkpoint.examine, of one folder
 
 
 class Patience(Struct, frozen=True):
     """How long to look again at the newest one before it is called incomplete.
 
     An NFS client may show a folder and, for up to a minute, not the files that another host put there (nfs(5),
-    acdirmax); an answer may also be lost for a moment.
+    acdirmax); an answer may also be lost for a moment. `shows_late` false: this file system shows all at once, so only
+    what cannot be read is looked at again.
     """
 
     clock: Clock
     limit_s: float
     every_s: float = 1.0
+    shows_late: bool = True
+
+    def waits_for(self, found: Checked) -> bool:
+        """Whether this may be found otherwise soon."""
+        if found.validity is Validity.UNKNOWN:
+            return self.shows_late or found.entry is not None
+        return self.shows_late and found.validity is Validity.INCOMPLETE
 
 
 def resolve(
-    storage: Storage,
-    directory: Path,
-    names: Sequence[str],
+    examine: Examine,
+    found: Survey,
     fence: Fence,
     *,
     suspects: frozenset[str],
     once_valid: bool,
     at_most_step: int | None,
-    level: Level,
+    needs: Needs,
     patience: Patience | None = None,
 ) -> Choice:
     """The newest valid checkpoint of those that the fence accepts, or what to do without one.
 
-    `names` is one listing of `directory`. A suspect is used only when no other is valid, after its content was read.
+    `found` is one listing. A suspect is used only when no other is valid, after its content was read.
     """
-    entries, passed_over = select.acceptable(names, fence, at_most_step)
-    once = once_valid or select.something_stood(names, fence)
+    entries, passed_over = select.acceptable(found, fence, at_most_step)
+    once = once_valid or select.something_stood(found, fence, at_most_step)
     seen: list[Checked] = []
     for entry in entries:
         waits = patience if not seen else None
-        seen.append(_look(storage, directory, entry, level, waits))
-        if select.usable(seen[-1], suspects):
+        seen.append(_look(examine, entry, max(needs.level, Level.STRUCTURE), waits))  # names prove nothing
+        if not select.why_not(seen[-1], suspects, needs):
             break
     else:
-        _prove_a_suspect(storage, directory, seen)
-    return select.decide(seen, suspects, once_valid=once, passed_over=passed_over)
+        _prove_a_suspect(examine, seen, needs)
+    return select.decide(seen, suspects, once_valid=once, needs=needs, passed_over=passed_over)
 
 
-def _look(storage: Storage, directory: Path, entry: Entry, level: Level, patience: Patience | None) -> Checked:
-    found = own.check(storage, directory, entry, level)
+def _look(examine: Examine, entry: Entry, level: Level, patience: Patience | None) -> Checked:
+    found = examine(entry, level)
     if patience is None:
         return found
     deadline_s = patience.clock.monotonic_s() + patience.limit_s
-    while found.validity in (Validity.INCOMPLETE, Validity.UNKNOWN) and patience.clock.monotonic_s() < deadline_s:
+    while patience.waits_for(found) and patience.clock.monotonic_s() < deadline_s:
         patience.clock.sleep(patience.every_s)
-        found = own.check(storage, directory, entry, level)
+        found = examine(entry, level)
     return found
 
 
-def _prove_a_suspect(storage: Storage, directory: Path, seen: list[Checked]) -> None:
-    """No other is valid, so all that are valid here are suspects: read them, newest first, until one is as written."""
+def _prove_a_suspect(examine: Examine, seen: list[Checked], needs: Needs) -> None:
+    """All that are usable here are suspects: read them, newest first, until one is as written."""
     for index, found in enumerate(seen):
-        if found.validity is not Validity.VALID or found.entry is None:
+        if found.entry is None or select.why_not(found, frozenset(), needs):
             continue
-        seen[index] = own.check(storage, directory, found.entry, Level.CONTENT)
-        if seen[index].validity is Validity.VALID and seen[index].level is Level.CONTENT:
+        seen[index] = examine(found.entry, Level.CONTENT)
+        if seen[index].level is Level.CONTENT and not select.why_not(seen[index], frozenset(), needs):
             return

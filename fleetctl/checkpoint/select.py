@@ -6,7 +6,8 @@ anything slow is read), then which of those is whole (newest first). A listing's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -16,82 +17,105 @@ from fleetctl.checkpoint.model import (
     Entry,
     Fence,
     Level,
+    Needs,
     Outcome,
+    Survey,
     Validity,
     entry_of,
     staged_entry_of,
 )
-from fleetctl.train import layout
 
 _GONE = "it stood in an earlier claim and is gone"
 _FENCED = "not in the newest claim, and not committed by that attempt or a later one"
+_ASIDE = "it was there before this run, which does not start from it"
 _FOREIGN = "not the name of a checkpoint"
+_ANY = Needs()
+SETTLED = timedelta(minutes=10)  # a framework's files that were touched since may still be being written
 _SUSPECT = "an attempt died while it loaded this"
 
 
-def acceptable(
-    names: Iterable[str], fence: Fence, at_most_step: int | None
-) -> tuple[tuple[Entry, ...], tuple[Checked, ...]]:
+def acceptable(found: Survey, fence: Fence, at_most_step: int | None) -> tuple[tuple[Entry, ...], tuple[Checked, ...]]:
     """What may be taken, newest first, and what may not whatever it holds, with the reason.
 
     Foreign names and those behind the fence are UNKNOWN: nobody looked. A name that stood and is not there any more is
     INCOMPLETE.
     """
-    present = set(names) - {layout.STAGING, layout.TRASH}  # our own folders
-    taken, passed = list[Entry](), list[Checked]()
-    for name in present:
-        entry = entry_of(name)
-        if entry is None:
-            passed.append(Checked(None, name, Validity.UNKNOWN, None, _FOREIGN))
-        elif not fence.accepts(entry):
-            passed.append(Checked(entry, name, Validity.UNKNOWN, None, _FENCED))
+    taken = list[Entry]()
+    passed = [Checked(None, name, Validity.UNKNOWN, None, _FOREIGN) for name in found.foreign]
+    for entry in found.entries:
+        name = entry.name
+        if not fence.accepts(entry):
+            passed.append(Checked(entry, name, Validity.UNKNOWN, None, _FENCED if entry.is_own else _ASIDE))
         elif at_most_step is not None and entry.training_step > at_most_step:
             passed.append(
                 Checked(entry, name, Validity.UNKNOWN, None, f"after step {at_most_step}, the last one wanted")
             )
         else:
             taken.append(entry)
+    present = _names(found)
     passed += [Checked(entry_of(name), name, Validity.INCOMPLETE, None, _GONE) for name in fence.stands - present]
     taken.sort(key=lambda entry: entry.age_order, reverse=True)
     return tuple(taken), newest_first(passed)
 
 
-def standing(names: Iterable[str], fence: Fence, at_most_step: int | None) -> tuple[str, ...]:
+def standing(found: Survey, fence: Fence, at_most_step: int | None) -> tuple[str, ...]:
     """What a new claim must list: every committed name that counts now, newest first. Nothing is looked into."""
-    return tuple(entry.name for entry in acceptable(names, fence, at_most_step)[0])
+    return tuple(entry.name for entry in acceptable(found, fence, at_most_step)[0])
 
 
-def something_stood(names: Iterable[str], fence: Fence) -> bool:
-    """Whether anything was ever saved that counts, be it gone by now or later than what is wanted."""
-    return bool(fence.stands) or any((entry := entry_of(name)) is not None and fence.accepts(entry) for name in names)
+def something_stood(found: Survey, fence: Fence, at_most_step: int | None) -> bool:
+    """Whether anything may ever have been saved whole that counts, be it gone by now or later than what is wanted.
+
+    Our own format has its name only when it is whole. What a framework has named may never have been finished: then
+    what lies there tells, and what has gone, or is not looked into, is taken for whole.
+    """
+    counts = [entry for entry in found.entries if fence.accepts(entry)]
+    late = any(at_most_step is not None and entry.training_step > at_most_step for entry in counts)
+    gone = fence.stands - {entry.name for entry in found.entries}  # or it is not to be recognised any more
+    return late or any(entry.is_own for entry in counts) or bool(gone)
 
 
-def usable(found: Checked, suspects: frozenset[str]) -> bool:
-    """Whether looking may stop here: valid, and no attempt died of it."""
-    return found.validity is Validity.VALID and found.name not in suspects
+def why_not(found: Checked, suspects: frozenset[str], needs: Needs) -> str:
+    """Why a start passes this one over, "" if it takes it."""
+    if found.validity is not Validity.VALID:
+        return found.reason
+    if not found.resumable:
+        return "weights alone: no training can go on from them"
+    if found.ranks is not None and needs.ranks is not None and found.ranks != needs.ranks:
+        return f"saved by {found.ranks} ranks, and {needs.ranks} cannot load it"
+    if (found.level or Level.NAMES) < max(Level.STRUCTURE, min(needs.level, found.deepest)):
+        return found.reason or f"only its {(found.level or Level.NAMES).name.lower()} was looked at"
+    return _SUSPECT if found.name in suspects else ""
 
 
 def decide(
-    seen: Sequence[Checked], suspects: frozenset[str], *, once_valid: bool, passed_over: Sequence[Checked] = ()
+    seen: Sequence[Checked],
+    suspects: frozenset[str],
+    *,
+    once_valid: bool,
+    needs: Needs = _ANY,
+    passed_over: Sequence[Checked] = (),
 ) -> Choice:
     """Take the newest usable one of `seen`; else a suspect whose content was checked; else hold, or start anew.
 
-    `seen` are the acceptable ones that were looked into. A start from scratch is chosen only where none is acceptable
-    and nothing was `once_valid`.
+    `seen` are the acceptable ones that were looked into. A start from scratch is chosen only where nothing was
+    `once_valid` and none is there but saves that were never finished and weights alone.
     """
     ordered = newest_first(seen)
-    chosen = next((found for found in ordered if usable(found, suspects)), None)
+    chosen = next((found for found in ordered if not why_not(found, suspects, needs)), None)
     reason = "the newest valid one"
     if chosen is None:
-        chosen = next((found for found in ordered if _proved_suspect(found, suspects)), None)
+        chosen = next((found for found in ordered if _proved_suspect(found, suspects, needs)), None)
         reason = "the only valid one left: an attempt died while it loaded this, but its whole content is as written"
-    others = [as_suspect(found, suspects) for found in ordered if found is not chosen]
+    others = [_passed_over(found, suspects, needs) for found in ordered if found is not chosen]
     others += [found for found in passed_over if found.entry is not None and _is_newer(found.entry, chosen)]
     if chosen is not None:
         return Choice(Outcome.RESUME, chosen, newest_first(others), reason)
-    if not seen and not once_valid:
-        return Choice(Outcome.SCRATCH, None, newest_first(others), "nothing was ever saved")
-    return Choice(Outcome.HOLD, None, newest_first(others), _why_none(ordered))
+    judged = [found for found in ordered if found.entry is not None]
+    if not once_valid and all(found.uncommitted or not found.resumable for found in judged):
+        nothing = "no save was ever finished" if judged else "nothing was ever saved"
+        return Choice(Outcome.SCRATCH, None, newest_first(others), nothing)
+    return Choice(Outcome.HOLD, None, newest_first(others), _why_none(newest_first(others)[: len(judged)]))
 
 
 def staged(name: str, *, lives: bool | None) -> Checked:
@@ -111,11 +135,31 @@ def newest_first(found: Sequence[Checked]) -> tuple[Checked, ...]:
     return (*sorted((one for one in found if one.entry is not None), key=_age_order, reverse=True), *foreign)
 
 
+def _passed_over(found: Checked, suspects: frozenset[str], needs: Needs) -> Checked:
+    """With the reason why it was not taken."""
+    found = as_suspect(found, suspects)
+    return msgspec.structs.replace(found, reason=why_not(found, suspects, needs))
+
+
+def as_in_progress(found: Checked, now: datetime) -> Checked:
+    """What a framework may be writing just now is not broken. For a folder whose writer lives, or may."""
+    young = found.touched_at is not None and found.touched_at > now - SETTLED
+    own = found.entry is None or found.entry.is_own  # these have their names only when they are whole
+    if own or not young or found.validity not in (Validity.INCOMPLETE, Validity.CORRUPT):
+        return found
+    reason = f"it may be being written: {found.reason}"
+    return msgspec.structs.replace(found, validity=Validity.IN_PROGRESS, reason=reason)
+
+
 def as_suspect(found: Checked, suspects: frozenset[str]) -> Checked:
     """A valid one that an attempt died of is a suspect; whatever is wrong with the others says more."""
     if found.validity is not Validity.VALID or found.name not in suspects:
         return found
     return msgspec.structs.replace(found, validity=Validity.SUSPECT, reason=_SUSPECT)
+
+
+def _names(found: Survey) -> frozenset[str]:
+    return frozenset((*found.foreign, *(entry.name for entry in found.entries)))
 
 
 def _age_order(found: Checked) -> tuple[int, tuple[int, int], str, str]:
@@ -127,8 +171,8 @@ def _is_newer(entry: Entry, chosen: Checked | None) -> bool:
     return chosen is None or chosen.entry is None or entry.age_order > chosen.entry.age_order
 
 
-def _proved_suspect(found: Checked, suspects: frozenset[str]) -> bool:
-    return found.validity is Validity.VALID and found.level is Level.CONTENT and found.name in suspects
+def _proved_suspect(found: Checked, suspects: frozenset[str], needs: Needs) -> bool:
+    return found.level is Level.CONTENT and found.name in suspects and not why_not(found, frozenset(), needs)
 
 
 def _why_none(seen: Sequence[Checked]) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from fleetctl.checkpoint.model import AttemptNumber, Entry, staged_entry_of
+from fleetctl.checkpoint.trash import FOLDER, closing, delete
 from fleetctl.train import layout
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def collect_stale(directory: Path, run_id: str, older_than: AttemptNumber) -> tuple[str, ...]:
@@ -25,10 +23,10 @@ def collect_stale(directory: Path, run_id: str, older_than: AttemptNumber) -> tu
     """
     collected = []
     try:
-        staging = os.open(directory / layout.STAGING, _FOLDER)
+        staging = os.open(directory / layout.STAGING, FOLDER | os.O_NOFOLLOW)
     except FileNotFoundError:
         return ()
-    with _closing(staging), _trash(directory, staging) as trash:
+    with closing(staging), _trash(directory, staging) as trash:
         for name in os.listdir(staging):
             if _is_ours(staged_entry_of(name), run_id, older_than):
                 with contextlib.suppress(FileNotFoundError):  # its writer, or another cleaner, was quicker
@@ -36,7 +34,7 @@ def collect_stale(directory: Path, run_id: str, older_than: AttemptNumber) -> tu
                     collected.append(name)
         for name in os.listdir(trash):  # also what an earlier cleaner did not get to
             if _is_ours(staged_entry_of(name.rpartition("@")[0]), run_id, older_than):
-                _remove(name, trash)
+                delete(name, trash)
     return tuple(sorted(collected))
 
 
@@ -51,25 +49,9 @@ def _trash(directory: Path, staging: int) -> Iterator[int]:
     with contextlib.suppress(OSError):
         path.mkdir(exist_ok=True)
     try:
-        trash = os.open(path, _FOLDER)
+        trash = os.open(path, FOLDER | os.O_NOFOLLOW)
     except OSError:
         yield staging
         return
-    with _closing(trash):
+    with closing(trash):
         yield trash
-
-
-@contextlib.contextmanager
-def _closing(handle: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
-def _remove(name: str, folder: int) -> None:
-    """As far as it goes: it lies where no start looks. rmtree follows no links; too deep a tree ends its recursion."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-    with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=folder)  # a file of such a name

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,7 @@ from msgspec import Struct
 from fleetctl.errors import CannotTell
 
 _MOST_NAMES = 1_000_000  # of one folder: some 100 MB; a listing without end must not take all memory
+_PULSE_NAMES = 256  # that a listing goes on between two signs of life
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO without writer does not block
 
@@ -30,6 +31,10 @@ class Kind(StrEnum):
     FOLDER = "folder"
     FILE = "file"
     OTHER = "other"
+
+
+class NotRegular(OSError):
+    """What should be a regular file is a link, a folder, a FIFO, a device or a socket."""
 
 
 class Found(Struct, frozen=True):
@@ -48,8 +53,17 @@ class Blob(Protocol):
         """When it was opened."""
         ...
 
+    @property
+    def stamp(self) -> str:
+        """Which content it was when it was opened: another one for every change, so far as the file system can tell."""
+        ...
+
     def read(self, offset: int, size_bytes: int) -> bytes:
         """These bytes; fewer only at the end of the file. :raises OSError: it cannot be read now."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; how many bytes, fewer only at the end. :raises OSError: not readable now."""
         ...
 
 
@@ -71,6 +85,10 @@ class Storage(Protocol):
         """What is there now; None when nothing is. :raises OSError: that cannot be told."""
         ...
 
+    def look_all(self, directory: Path, *inside: str) -> dict[str, Found]:
+        """What lies in a folder inside, by name. :raises OSError: that cannot be told."""
+        ...
+
     def open(self, directory: Path, *inside: str) -> AbstractContextManager[Blob]:
         """Open a regular file. :raises OSError: it is missing, cannot be read, or is no regular file."""
         ...
@@ -79,6 +97,7 @@ class Storage(Protocol):
 class _LocalBlob(Struct, frozen=True):
     handle: int
     size_bytes: int
+    stamp: str
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         parts = []
@@ -87,9 +106,22 @@ class _LocalBlob(Struct, frozen=True):
             offset, size_bytes = offset + len(part), size_bytes - len(part)
         return b"".join(parts)
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        filled = 0
+        while filled < len(buffer) and (count := os.preadv(self.handle, [buffer[filled:]], offset + filled)):
+            filled += count
+        return filled
+
+
+def _silent(_size_bytes: int) -> None:
+    """Nobody watches."""
+
 
 class LocalStorage:
-    """A mounted file system."""
+    """A mounted file system. `pulse` is told 0 whenever it answers about names."""
+
+    def __init__(self, pulse: Callable[[int], None] = _silent) -> None:
+        self._pulse = pulse
 
     def names(self, directory: Path) -> tuple[str, ...]:
         try:
@@ -104,12 +136,7 @@ class LocalStorage:
 
     def listing(self, directory: Path, *inside: str) -> tuple[str, ...]:
         with _folder(directory, inside) as handle, os.scandir(handle) as entries:
-            names = []
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) > _MOST_NAMES:
-                    raise OSError(errno.EFBIG, f"more than {_MOST_NAMES} names")
-        return tuple(names)
+            return tuple(entry.name for entry in self._bounded(entries))
 
     def look(self, directory: Path, *inside: str) -> Found | None:
         try:
@@ -117,7 +144,17 @@ class LocalStorage:
                 status = os.stat(_safe(inside[-1]), dir_fd=handle, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        self._pulse(0)
         return Found(_kind(status.st_mode), status.st_size, status.st_mtime)
+
+    def look_all(self, directory: Path, *inside: str) -> dict[str, Found]:
+        found = {}
+        with _folder(directory, inside) as handle, os.scandir(handle) as entries:
+            for entry in self._bounded(entries):
+                with contextlib.suppress(FileNotFoundError):  # it was removed since it was listed
+                    status = os.stat(entry.name, dir_fd=handle, follow_symlinks=False)
+                    found[entry.name] = Found(_kind(status.st_mode), status.st_size, status.st_mtime)
+        return found
 
     @contextlib.contextmanager
     def open(self, directory: Path, *inside: str) -> Iterator[Blob]:
@@ -128,9 +165,17 @@ class LocalStorage:
         try:
             status = os.fstat(handle)
             _refuse_irregular(status)
-            yield _LocalBlob(handle, status.st_size)
+            yield _LocalBlob(handle, status.st_size, _stamp(status))
         finally:
             os.close(handle)
+
+    def _bounded(self, entries: Iterable[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        for number, entry in enumerate(entries):
+            if number >= _MOST_NAMES:
+                raise OSError(errno.EFBIG, f"more than {_MOST_NAMES} names")
+            if number % _PULSE_NAMES == 0:
+                self._pulse(0)
+            yield entry
 
 
 @contextlib.contextmanager
@@ -155,7 +200,12 @@ def _safe(part: str) -> str:
 
 def _refuse_irregular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
+        raise NotRegular(errno.EINVAL, "not a regular file")
+
+
+def _stamp(status: os.stat_result) -> str:
+    """The number of the device is not in it: that changes with each mount."""
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _kind(mode: int) -> Kind:

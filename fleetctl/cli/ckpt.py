@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fleetctl.cli.ckpt_gc import command as gc
+from fleetctl.cli.ckpt_interval import command as interval
+from fleetctl.cli.ckpt_print import SHOWN, print_choice, print_found
 from fleetctl.cli.context import app
-from fleetctl.cli.output import json_option, note, print_fields, print_json, print_table
+from fleetctl.cli.output import json_option, note
 from fleetctl.cli.runs import complete_run
 
 if TYPE_CHECKING:
+    from fleetctl.checkpoint.eyes import Memory
     from fleetctl.checkpoint.model import Checked, Choice, Entry, Level
     from fleetctl.cli.ckpt_place import Place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_COLUMNS = ("STEP", "AGE", "SIZE", "VALIDITY", "LEVEL", "REASON", "NAME")
-_SHOWN = 50  # of `ls` without --all, and of what `resolve` passed over: each costs some reads
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def _where(command: Command) -> Command:
@@ -43,9 +43,13 @@ def command() -> None:
     """
 
 
+command.add_command(gc)
+command.add_command(interval)
+
+
 @command.command("ls")
 @_where
-@click.option("--all", "everything", is_flag=True, help=f"Also those beyond the newest {_SHOWN}.")
+@click.option("--all", "everything", is_flag=True, help=f"Also those beyond the newest {SHOWN}.")
 @json_option
 def list_them(target: str, task: int | None, everything: bool, as_json: bool) -> None:
     """List checkpoints, newest first. Manifests and headers are read, not the content.
@@ -62,11 +66,11 @@ def list_them(target: str, task: int | None, everything: bool, as_json: bool) ->
     from fleetctl.cli.ckpt_place import find_place
 
     place = find_place(app(), target, task)
-    entries, passed = select.acceptable(place.names, place.fence, place.at_most_step)
+    entries, passed = select.acceptable(place.found, place.fence, place.at_most_step)
     wanted = _newest_first(entries, (*passed, *place.staged))
-    shown = wanted if everything else wanted[:_SHOWN]
+    shown = wanted if everything else wanted[:SHOWN]
     found = [one if isinstance(one, Checked) else _check(place, one, Level.STRUCTURE) for one in shown]
-    _print(place, found, as_json=as_json)
+    print_found(place, found, as_json=as_json)
     if len(wanted) > len(shown):
         note(f"{len(wanted) - len(shown)} more: --all")
     _conclude(place, found, target)
@@ -83,9 +87,13 @@ def list_them(target: str, task: int | None, everything: bool, as_json: bool) ->
     help="How deep to look.",
 )
 @click.option("--step", type=int, metavar="N", help="Only the checkpoint of training step N. [default: all]")
+@click.option("--resume", is_flag=True, help="Go on where a verification was interrupted.")
 @json_option
-def verify(target: str, task: int | None, level_name: str, step: int | None, as_json: bool) -> None:
+def verify(target: str, task: int | None, level_name: str, step: int | None, resume: bool, as_json: bool) -> None:
     """Check every checkpoint that counts, down to each byte unless --level says less.
+
+    What was read and found right is noted in ~/.cache/fleetctl until all is done. With --resume it is not read again,
+    unless its file was written to since.
 
     Exit code 0: one is valid; 11: none is; 3: cannot tell.
 
@@ -100,15 +108,17 @@ def verify(target: str, task: int | None, level_name: str, step: int | None, as_
     from fleetctl.errors import NoValidCheckpoint
 
     place = find_place(app(), target, task)
-    entries = select.acceptable(place.names, place.fence, None)[0]
+    entries = select.acceptable(place.found, place.fence, None)[0]
     chosen = [entry for entry in entries if step in (None, entry.training_step)]
     if step is not None and not chosen:
         raise NoValidCheckpoint(f"there is no checkpoint of step {step}", remedy=f"fleetctl ckpt ls {target}")
-    found = []
-    with _progress(place, chosen, Level[level_name.upper()]) as watch:
-        for entry in chosen:
-            found.append(_as_deep(_check(place, entry, Level[level_name.upper()], watch), Level[level_name.upper()]))
-    _print(place, found, as_json=as_json)
+    level = Level[level_name.upper()]
+    found, notes = [], [_notes(place, entry, level, trusted=resume) for entry in chosen]
+    with _progress(place, chosen, level) as watch:
+        for entry, memory in zip(chosen, notes, strict=True):
+            found.append(_as_deep(_check(place, entry, level, watch, memory), level))
+    _forget(zip(found, notes, strict=True))
+    print_found(place, found, as_json=as_json)
     bad = sum(one.validity.value != "valid" for one in found)
     if bad:
         note(f"{bad} of {len(found)} not valid")
@@ -127,35 +137,58 @@ def resolve(target: str, task: int | None, as_json: bool) -> None:
     Example:
       fleetctl ckpt resolve RUN
     """
-    from fleetctl.checkpoint import resolve as gather
-    from fleetctl.checkpoint.model import Level, Outcome
-    from fleetctl.checkpoint.storage import LocalStorage
-    from fleetctl.cli.ckpt_place import find_place
+    from fleetctl.checkpoint.model import Outcome
+    from fleetctl.cli.ckpt_place import choose, find_place
 
     place = find_place(app(), target, task)
-    choice = gather.resolve(
-        LocalStorage(),
-        place.directory,
-        place.names,
-        place.fence,
-        suspects=place.suspects,
-        once_valid=place.once_valid,
-        at_most_step=place.at_most_step,
-        level=Level.STRUCTURE,
-    )
+    choice = choose(place, place.at_most_step)
     passed = _with_staged(place, choice)
-    _print_choice(place, choice, passed, as_json=as_json)
+    print_choice(place, choice, passed, as_json=as_json)
     if choice.outcome is not Outcome.RESUME:
         _fail(place, choice.passed_over, choice.reason, f"fleetctl ckpt ls {target}")
 
 
-def _check(place: Place, entry: Entry, level: Level, watch: Callable[[int], None] | None = None) -> Checked:
+def _check(
+    place: Place,
+    entry: Entry,
+    level: Level,
+    watch: Callable[[int], None] | None = None,
+    memory: Memory | None = None,
+) -> Checked:
     from fleetctl.checkpoint import select
-    from fleetctl.checkpoint.formats import own
-    from fleetctl.checkpoint.storage import LocalStorage
 
-    found = own.check(LocalStorage(), place.directory, entry, level, watch=watch or (lambda _: None))
+    found = place.eyes.examine(
+        place.directory,
+        entry,
+        level,
+        wanted=place.format,
+        ranks=place.needs.ranks,
+        pulse=watch or (lambda _: None),
+        memory=memory,
+    )
+    found = select.as_in_progress(found, app().clock.now()) if place.may_be_written else found
     return select.as_suspect(found, place.suspects)
+
+
+def _notes(place: Place, entry: Entry, level: Level, *, trusted: bool) -> Memory | None:
+    """Where it is noted what of its content was right; None where nothing is noted."""
+    from fleetctl.checkpoint.eyes import Memory
+    from fleetctl.checkpoint.model import Level
+    from fleetctl.checkpoint.verified import folder_of, path_of
+
+    folder = folder_of(app().environ)
+    if level is not Level.CONTENT or folder is None:
+        return None
+    return Memory(str(path_of(folder, place.directory / entry.name)), trusted)
+
+
+def _forget(done: Iterable[tuple[Checked, Memory | None]]) -> None:
+    """Whoever was not interrupted begins anew the next time; what could not be read keeps its notes."""
+    from fleetctl.checkpoint.verified import forget
+
+    for found, memory in done:
+        if memory is not None and found.validity.value != "unknown":
+            forget(memory.path)
 
 
 def _as_deep(found: Checked, asked: Level) -> Checked:
@@ -208,84 +241,6 @@ def _progress(place: Place, entries: Sequence[Entry], level: Level) -> Iterator[
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("", total=total_bytes)
         yield lambda size_bytes: bar.advance(shown, size_bytes)
-
-
-def _print(place: Place, found: Sequence[Checked], *, as_json: bool) -> None:
-    if as_json:
-        print_json([_json(place, one) for one in found])
-    elif found:
-        now = app().clock.now()
-        print_table(_COLUMNS, [_row(one, now) for one in found])
-
-
-def _print_choice(place: Place, choice: Choice, passed: Sequence[Checked], *, as_json: bool) -> None:
-    if as_json:
-        chosen = _json(place, choice.chosen)
-        why = {"outcome": choice.outcome.value, "why": choice.reason}
-        print_json({**why, **chosen, "passed_over": [_json(place, one) for one in passed]})
-        return
-    fields = [("outcome", choice.outcome.value), ("why", choice.reason)]
-    if choice.chosen is not None and choice.chosen.entry is not None:
-        fields += [
-            ("step", str(choice.chosen.entry.training_step)),
-            ("path", f"{place.directory}/{choice.chosen.name}"),
-        ]
-        fields += [("saved", f"{age} ago")] if (age := _age(choice.chosen.saved_at, app().clock.now())) else []
-    for number, one in enumerate(passed[:_SHOWN]):
-        fields.append(("" if number else "not", f"{one.name}  {one.validity.value}: {one.reason}"))
-    print_fields(fields)
-    if len(passed) > _SHOWN:
-        note(f"{len(passed) - _SHOWN} more were passed over: --json")
-
-
-def _json(place: Place, found: Checked | None) -> dict[str, object]:
-    """The keys of a checkpoint; docs/json.md describes them. All null for none."""
-    entry = found.entry if found is not None else None
-    inner = ".staging/" if entry is not None and entry.staging else ""
-    return {
-        "name": found and found.name,
-        "path": found and f"{place.directory}/{inner}{found.name}",
-        "training_step": entry and entry.training_step,
-        "run_id": entry and entry.run_id,
-        "attempt": entry and f"{entry.attempt[0]}.{entry.attempt[1]}",
-        "saved_at": found and found.saved_at and found.saved_at.isoformat(),
-        "size_bytes": found and found.size_bytes,
-        "validity": found and found.validity.value,
-        "level": found and found.level and found.level.name.lower(),
-        "reason": found and (found.reason or None),
-        "bytes_read": found and found.bytes_read,
-    }
-
-
-def _row(found: Checked, now: datetime) -> tuple[str, ...]:
-    return (
-        "" if found.entry is None else str(found.entry.training_step),
-        _age(found.saved_at, now),
-        _size(found.size_bytes),
-        found.validity.value,
-        "" if found.level is None else found.level.name.lower(),
-        found.reason,
-        found.name,
-    )
-
-
-def _age(moment: datetime | None, now: datetime) -> str:
-    if moment is None:
-        return ""
-    seconds = int((now - moment).total_seconds())
-    if seconds < 0:
-        return "in the future"
-    unit, size_s = next(((unit, size_s) for unit, size_s in _UNITS if seconds >= size_s), ("s", 1))
-    return f"{seconds // size_s}{unit}"
-
-
-def _size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return ""
-    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def _conclude(place: Place, found: Sequence[Checked], target: str) -> None:

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
 from msgspec import Struct
 
-from fleetctl.checkpoint.model import Checked, Entry, Fence, entry_of, one_line
+from fleetctl.checkpoint.apart import Apart
+from fleetctl.checkpoint.eyes import Eyes
+from fleetctl.checkpoint.model import Checked, Choice, Entry, Fence, Level, Needs, Survey, one_line
+from fleetctl.checkpoint.resolve import Examine, resolve
+from fleetctl.checkpoint.retention import Keep
 from fleetctl.checkpoint.staging import list_staged
-from fleetctl.checkpoint.storage import LocalStorage
-from fleetctl.errors import CannotTell, RunUnknown, UsageError
-from fleetctl.launch.resume import known
+from fleetctl.checkpoint.storage import Kind
+from fleetctl.errors import CannotTell, FleetctlError, RunUnknown, UsageError
+from fleetctl.launch.memory import Folder, known, narrowed
+from fleetctl.launch.resume import examiner as examiner_of
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.files import read_json
 from fleetctl.rundir.history import History, finished_well
 from fleetctl.rundir.model import Attempt, AttemptNumber, RunKind, attempt_name
+from fleetctl.rundir.store import RunDir
+from fleetctl.units import Duration
 
 if TYPE_CHECKING:
     from fleetctl.cli.context import App
-    from fleetctl.rundir.store import RunDir
-
-_OURS = ("auto", "own")  # the formats that can be judged so far
 
 
 class Place(Struct, frozen=True):
     """A folder of checkpoints, listed once, and what a restart of its run knows about them."""
 
     directory: Path
-    names: tuple[str, ...]
+    found: Survey
     staged: tuple[Checked, ...]
     fence: Fence
+    eyes: Eyes
     suspects: frozenset[str] = frozenset()
     once_valid: bool = False
     at_most_step: int | None = None
+    format: str = "auto"
+    needs: Needs = Needs()
+    run: RunDir | None = None  # None for a folder that was named by hand
+    may_be_written: bool = True
+    keep: Keep | None = None
+    used: frozenset[str] = frozenset()  # what the newest attempt resumed from
 
     def counts(self, found: Checked) -> bool:
         """Whether a restart would look at it."""
@@ -45,85 +57,138 @@ class Place(Struct, frozen=True):
         return self.at_most_step is None or found.entry.training_step <= self.at_most_step
 
 
-def find_place(here: App, target: str, task: int | None) -> Place:
-    """A run, by its id, the start of one or its job's id; or a folder, of checkpoints or one checkpoint itself.
+def examiner(place: Place) -> Examine:
+    """How the checkpoints of this place are looked at."""
+    return examiner_of(place.directory, place.format, place.needs, place.eyes)
 
-    :raises RunUnknown, UsageError: there is no such run or folder.
-    :raises CannotTell: the folder cannot be read now.
+
+def choose(place: Place, at_most_step: int | None) -> Choice:
+    """What a restart would take now, not after `at_most_step`."""
+    return resolve(
+        examiner(place),
+        place.found,
+        place.fence,
+        suspects=place.suspects,
+        once_valid=place.once_valid,
+        at_most_step=at_most_step,
+        needs=place.needs,
+    )
+
+
+def find_place(here: App, target: str, task: int | None) -> Place:
+    """A run, by its id, the start of one or its job's id; or a folder of checkpoints; or one checkpoint.
+
+    :raises RunUnknown, UsageError: there is no such run, folder or file.
+    :raises CannotTell: it cannot be read now.
     """
     from fleetctl.rundir.store import Store
 
-    store = Store(here.runs_root)
+    store, eyes = Store(here.runs_root), click.get_current_context().with_resource(Apart())
     if "/" not in target and target not in (".", ".."):
         try:
-            return _of_run(here, store.find(target, whole=True), task)
+            return _of_run(here, store.find(target, whole=True), task, eyes)
         except RunUnknown:
-            if not _is_folder(here.cwd / target):
-                return _of_run(here, store.find(target), task)
+            if _kind(here.cwd / target, eyes) is None:
+                return _of_run(here, store.find(target), task, eyes)
     if task is not None:
         raise UsageError("--task chooses an element of a sweep; name the folder of that element, or the run")
-    return _of_path(here, here.cwd / target)
+    return _of_path(here, here.cwd / target, eyes)
 
 
-def _is_folder(path: Path) -> bool:
+@contextlib.contextmanager
+def _looking_at(path: Path) -> Iterator[None]:
     try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except ValueError:  # a name with a zero byte
-        return False
+        yield
     except OSError as error:
         raise CannotTell(f"cannot look at {one_line(str(path))}: {error.strerror}") from None
 
 
-def _of_path(here: App, path: Path) -> Place:
-    if not _is_folder(path):
-        raise UsageError(f"{one_line(str(path))} is no folder", remedy="name a run, or a folder of checkpoints")
-    path = Path(os.path.abspath(path))  # `.` inside a checkpoint has a name then; links stay as they are
-    if entry_of(path.name) is not None:
-        return Place(path.parent, (path.name,), (), Fence.open(""))
-    storage = LocalStorage()
-    return Place(
-        path, storage.names(path), list_staged(storage, path, here.clock.now(), lambda _: None), Fence.open("")
-    )
+def _kind(path: Path, eyes: Eyes) -> Kind | None:
+    """What is there, by whatever links its user went; None for nothing, and for what is no file and no folder."""
+    with _looking_at(path):
+        kind = eyes.kind(path)
+    return kind if kind in (Kind.FOLDER, Kind.FILE) else None
 
 
-def _of_run(here: App, run: RunDir, task: int | None) -> Place:
+def _of_path(here: App, path: Path, eyes: Eyes) -> Place:
+    kind = _kind(path, eyes)
+    if kind is None:
+        text = f"{one_line(str(path))} is no folder and no file"
+        raise UsageError(text, remedy="name a run, a folder of checkpoints, or one checkpoint")
+    path = Path(os.path.abspath(path))  # `.` inside a checkpoint has a name then
+    real = Path(os.path.realpath(path)) if path.is_symlink() else path
+    with _looking_at(path):
+        entry = eyes.single(real, kind)
+    if entry is not None:
+        return Place(real.parent, Survey((entry,)), (), Fence.open(""), eyes)
+    staged = list_staged(eyes.storage, path, here.clock.now(), lambda _: None)
+    return Place(path, eyes.survey(path, "auto"), staged, Fence.open(""), eyes)
+
+
+def _of_run(here: App, run: RunDir, task: int | None, eyes: Eyes) -> Place:
     history = run.history()
     sweep = history.record.kind is RunKind.SWEEP
     if sweep and task is None:
         raise UsageError(f"run {run.run_id} is a sweep of {history.record.tasks}", remedy="choose one: --task I")
     if task is not None and not (sweep and 0 <= task < history.record.tasks):
         raise UsageError(f"run {run.run_id} has no task {task}")
-    directory, latest = _section(run, history)
+    section = _section(run)
+    directory = Path(history.record.workdir) / section["dir"]
     directory = directory if task is None else directory / str(task)
     attempts = Attempts(run.attempts_dir(task))
-    storage = LocalStorage()
-    names = storage.names(directory)
     newest = attempts.newest()
-    restart = (newest[0] + 1, 0)
-    before = known(attempts, restart, history, task, latest=latest)
+    folder = Folder(directory, section.get("format", "auto"), section.get("load", "latest") == "latest")
+    before = known(attempts, (newest[0] + 1, 0), history, task, folder, eyes.storage)
+    found, form = narrowed(eyes.survey(directory, folder.format), before, folder.format)
     live = newest if _lives(history, task, newest) else None
     return Place(
         directory=directory,
-        names=names,
-        staged=list_staged(storage, directory, here.clock.now(), _owner(run.run_id, live)),
+        found=found,
+        staged=list_staged(eyes.storage, directory, here.clock.now(), _owner(run.run_id, live)),
         fence=before.fence,
+        eyes=eyes,
         suspects=before.suspects,
         once_valid=before.once_valid,
         at_most_step=before.at_most_step,
+        format=form,
+        needs=Needs(_level(section), _ranks(run, history)),
+        run=run,
+        may_be_written=live is not None,
+        keep=_keep(section),
+        used=attempts.resumed(newest),
     )
 
 
-def _section(run: RunDir, history: History) -> tuple[Path, bool]:
-    """The folder that the spec names, and whether a first start takes what is there."""
+def _section(run: RunDir) -> Mapping[str, Any]:
+    """The `checkpoint` section of the run's spec."""
     raw = read_json(f"{run.path}/spec.json")
     section = raw.get("checkpoint") if isinstance(raw, dict) else None
     if not isinstance(section, dict) or not isinstance(section.get("dir"), str):
         raise UsageError(f"run {run.run_id} has no checkpoint section", remedy="name the folder of the checkpoints")
-    if section.get("format", "auto") not in _OURS:
-        raise UsageError(f"checkpoints of format {one_line(str(section['format']))} cannot be judged by this version")
-    return Path(history.record.workdir) / section["dir"], section.get("load", "latest") == "latest"
+    return section
+
+
+def _level(section: Mapping[str, Any]) -> Level:
+    """What the spec wants before a restart."""
+    return Level.CONTENT if section.get("verify") == "content" else Level.STRUCTURE
+
+
+def _ranks(run: RunDir, history: History) -> int | None:
+    """How many the training has; None where the spec does not tell."""
+    from fleetctl.render.steps import ranks_of
+    from fleetctl.submission.plan import recorded_plan
+
+    with contextlib.suppress(FleetctlError):  # a spec that another fleetctl has written tells nothing
+        return ranks_of(recorded_plan(run, history.record).spec)
+    return None
+
+
+def _keep(section: Mapping[str, Any]) -> Keep | None:
+    """What the spec wants to keep; None: all of it."""
+    last, every = section.get("keep"), section.get("keep_every")
+    if not isinstance(last, int):
+        return None
+    return Keep(last, Duration.parse(every) if isinstance(every, str) else None)
 
 
 def _lives(history: History, task: int | None, newest: AttemptNumber) -> bool:

@@ -75,23 +75,12 @@ def _check_step(here: App, run_id: str, task: int | None, step: int) -> None:
     :raises CannotTell: not all of it could be read.
     :raises UsageError: the run has no checkpoints, or none that we can judge.
     """
-    from fleetctl.checkpoint.model import Level, Outcome, Validity
-    from fleetctl.checkpoint.resolve import resolve
-    from fleetctl.checkpoint.storage import LocalStorage
-    from fleetctl.cli.ckpt_place import find_place
+    from fleetctl.checkpoint.model import Outcome, Validity
+    from fleetctl.cli.ckpt_place import choose, find_place
     from fleetctl.errors import CannotTell, NoValidCheckpoint
 
     place = find_place(here, run_id, task)
-    choice = resolve(
-        LocalStorage(),
-        place.directory,
-        place.names,
-        place.fence,
-        suspects=place.suspects,
-        once_valid=place.once_valid,
-        at_most_step=step,
-        level=Level.STRUCTURE,
-    )
+    choice = choose(place, step)
     if choice.outcome is Outcome.RESUME:
         return
     unread = [one for one in choice.passed_over if one.validity is Validity.UNKNOWN and one.entry is not None]

@@ -7,37 +7,46 @@ from functools import partial
 from threading import Thread
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from fleetctl.errors import RunDirError
+from fleetctl.checkpoint.model import one_line
+from fleetctl.errors import FleetctlError, RunDirError
 from fleetctl.launch.classify import Ended, classify
 from fleetctl.launch.environment import checkpoint_environment, first_node, head_address, rendezvous, run_environment
+from fleetctl.launch.interval import said
 from fleetctl.launch.judge import Notice, NoticeKind
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.limits import LEAVE_S
 from fleetctl.launch.model import step_nodes
-from fleetctl.launch.resume import Resume, collect, judges
+from fleetctl.launch.resume import Resume, collect, newest_step
+from fleetctl.launch.retain import Retainer
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
 from fleetctl.launch.watching import NodeWatch
+from fleetctl.reliability.estimate import Plan
 from fleetctl.rundir.files import read_end
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
 from fleetctl.slurm.hosts import fold
+from fleetctl.spec.model import CheckpointFormat
 
 _STEP_PREFIX = "fleetctl-"
 _LOG_BYTES = 1 << 18  # of the end of the output: srun's words about the tasks that ended
 _TICK_S = 0.2
 _FENCE_S = 5.0  # how often a head looks whether somebody took over: at most once, when its host was out of reach
+_MOST_PASSED = 5  # of those passed over that the log names
 _NO_GRACE_S = 1.0  # of an srun whose tasks were killed: only for its last words
 
 
 class Start(Struct, frozen=True):
-    """How an attempt starts. `nodes` empty: where Slurm puts it. `code` is the git state of the working directory."""
+    """How an attempt starts. `nodes` empty: where Slurm puts it. `code` is the git state of the working directory, and
+    `pace` how often it saves where fleetctl computes that."""
 
     number: AttemptNumber
     nodes: tuple[str, ...]
     why: str
     resume: Resume
     code: dict[str, object] | None
+    pace: Plan | None = None
 
 
 class Running:
@@ -53,6 +62,7 @@ class Running:
         self._notices = lead.world.notices()
         self._look_again_s = self._clock.monotonic_s() + _FENCE_S
         self._saver = Saver(lead, start.number)
+        self._retainer = Retainer(lead, start.number)
 
     def begin(self) -> None:
         """Write the start down, then start the steps.
@@ -79,16 +89,18 @@ class Running:
         )
         where = f"job {lead.job.job_id} on {nodes}"
         lead.world.say(f"fleetctl: run {lead.run.run_id}, attempt {name}, {where}: {start.why}")
-        if start.resume.path is not None:
-            lead.world.say(f"fleetctl: it resumes from training step {start.resume.training_step}")
+        if lead.order.checkpoint is not None:
+            for line in _whence(start.resume):
+                lead.world.say(f"fleetctl: {line}")
+        if start.pace is not None:
+            lead.world.say(said(start.pace))
         output = lead.run.attempt_dir(name, lead.job.task) / "output.log"
-        self._steps = start_steps(
-            lead.order.steps, environments, self._placement(), output, self._clock, lead.world.say
-        )
+        steps = [replace(step, argv=(*step.argv, *start.resume.arguments)) for step in lead.order.steps]
+        self._steps = start_steps(steps, environments, self._placement(), output, self._clock, lead.world.say)
 
     def _environments(self, name: str) -> list[dict[str, str]]:
         lead, start = self._lead, self._start
-        own = checkpoint_environment(lead.order.checkpoint, start.resume, lead.job.task)
+        own = checkpoint_environment(lead.order.checkpoint, start.resume, lead.job.task, start.pace)
         found = []
         for index, base in enumerate(lead.environments):
             head = start.nodes[0] if start.nodes else first_node(step_nodes(lead.world.environ, index))
@@ -115,6 +127,7 @@ class Running:
             self._heed_nodes()
             self._heed_time()
             self._heed_fence()
+            self._retainer.tend()
         progress = lead.run.progress(attempt_name(number), lead.job.task)
         saved = self._stopped is not Ending.SAVED or self._saver.is_saved()
         log = read_end(lead.run.attempt_dir(attempt_name(number), lead.job.task) / "output.log", _LOG_BYTES)
@@ -193,9 +206,28 @@ def note_lost(lead: Lead, number: AttemptNumber, notice: Notice) -> None:
 
 
 def progress_step(lead: Lead, number: AttemptNumber, resume: Resume, progress: Progress | None) -> int | None:
-    """The training step of the newest checkpoint; where the training keeps its own, the last step that it told."""
+    """The training step of the newest checkpoint; where that is not known, the last step that the training told."""
+    order = lead.order.checkpoint
     steps = [save.training_step for save in lead.attempts.saves(number) if save.committed]
-    steps += [resume.training_step] if resume.training_step is not None else []
-    if steps or judges(lead.order.checkpoint):
-        return max(steps, default=None)
+    if order is not None and (steps or order.format == CheckpointFormat.OWN):
+        return max([*steps, *([resume.training_step] if resume.training_step is not None else [])], default=None)
+    if order is not None and not lead.world.told_to_end():  # else there are seconds left, and nobody decides on it
+        with suppress(FleetctlError):
+            return newest_step(order, lead.attempts, number, lead.run.history(), lead.job.task)
     return progress.training_step if progress is not None else None
+
+
+def _whence(resume: Resume) -> list[str]:
+    """What an attempt starts from, for its log."""
+    step = resume.training_step
+    lines = ["it starts from scratch" if step is None else f"it resumes from training step {step}"]
+    lines += [f"not from {one_line(passed)}" for passed in resume.passed_over[:_MOST_PASSED]]
+    if len(resume.passed_over) > _MOST_PASSED:
+        lines.append(f"{len(resume.passed_over) - _MOST_PASSED} more were passed over: resume.json")
+    if resume.arguments:
+        lines.append(f"the command also gets: {one_line(' '.join(resume.arguments))}")
+    if resume.pointer is not None:
+        name, text, kept = resume.pointer.name, resume.pointer.text, resume.pointer.kept
+        what = "was moved away" if text is None else f"says {one_line(text)} now"
+        lines.append(f"the pointer {name} {what}" + (f"; what it said is in {kept}" if kept else ""))
+    return lines

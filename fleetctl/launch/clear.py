@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleetctl.errors import FleetctlError, JobUnknown
 from fleetctl.launch.judge import Verdict
 from fleetctl.launch.lead import Lead
-from fleetctl.launch.resume import judges
+from fleetctl.launch.memory import fences_writers
 from fleetctl.launch.watching import AGENT_STEP, NodeWatch
 from fleetctl.slurm.allocation import Step
 from fleetctl.slurm.hosts import expand
@@ -51,11 +51,17 @@ def _kill(step: Step, lead: Lead) -> bool:
 
 def _is_out_of_reach(step: Step, lead: Lead, watch: NodeWatch, lost: frozenset[str]) -> bool:
     """Whether it spans a node that is dead; or one that stands still, where a late writer is fenced."""
-    fenced = judges(lead.order.checkpoint)
     for node in expand(step.nodes):
         if node == lead.job.host:
             continue
         verdict = Verdict.DEAD if node in lost else watch.verdict(node)
-        if verdict is Verdict.DEAD or (fenced and verdict is Verdict.PAUSED and not watch.is_usable(node)):
+        if verdict is Verdict.DEAD:
+            return True
+        if verdict is Verdict.PAUSED and not watch.is_usable(node) and _is_fenced(lead):
             return True
     return False
+
+
+def _is_fenced(lead: Lead) -> bool:
+    order = lead.order.checkpoint
+    return order is not None and bool(lead.ask(lambda: fences_writers(lead.attempts, order.format)))

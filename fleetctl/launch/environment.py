@@ -14,6 +14,7 @@ from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.hosts import expand
 
 if TYPE_CHECKING:
+    from fleetctl.reliability.estimate import Plan
     from fleetctl.slurm.port import Slurm
 
 # Below every system's range for outgoing connections (Linux: from 32768, IANA: from 49152), so that nothing takes the
@@ -43,12 +44,17 @@ def run_environment(base: Mapping[str, str], run: RunDir, attempt: str, job: Job
     }
 
 
-def checkpoint_environment(order: CheckpointOrder | None, resume: Resume, task: int | None) -> dict[str, str]:
-    """Where the training saves, how often, and what it resumes from."""
+def checkpoint_environment(
+    order: CheckpointOrder | None, resume: Resume, task: int | None, pace: Plan | None = None
+) -> dict[str, str]:
+    """Where the training saves, how often, and what it resumes from. `pace` is there under `interval: auto`."""
     if order is None:
         return {}
     found = {"FLEETCTL_CHECKPOINT_DIR": str(directory_of(order, task))}
-    if order.interval_s is not None:
+    if pace is not None:
+        found["FLEETCTL_CHECKPOINT_INTERVAL_S"] = str(round(pace.auto_s))
+        found["FLEETCTL_CHECKPOINT_MTBF_S"] = str(round(pace.mtbf.seconds))
+    elif order.interval_s is not None:
         found["FLEETCTL_CHECKPOINT_INTERVAL_S"] = str(order.interval_s)
     if resume.path is not None:
         found |= {"FLEETCTL_RESUME_PATH": resume.path, "FLEETCTL_RESUME_STEP": str(resume.training_step)}

@@ -26,6 +26,7 @@ from fleetctl.launch.decide import (
     go_on,
     requeue_when_safe,
 )
+from fleetctl.launch.interval import pace
 from fleetctl.launch.judge import NoticeKind, Verdict
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.leave import give_back, hold, requeue
@@ -131,11 +132,12 @@ class Head:
 
     def _start(self, number: AttemptNumber, nodes: tuple[str, ...], why: str) -> Start | Hold:
         lead = self._lead
-        resume = choose(lead.order.checkpoint, lead.attempts, number, lead.run.history(), lead.job, self._clock)
+        history = lead.run.history()
+        resume = choose(lead.order.checkpoint, lead.attempts, number, history, lead.job, self._clock)
         if resume.hold is not None:
             return Hold(resume.hold)
         in_order = tuple(node for node in self._nodes if node in nodes)  # Slurm's: rank 0 is on the first of them
-        return Start(number, in_order, why, resume, lead.world.code())
+        return Start(number, in_order, why, resume, lead.world.code(), pace(lead, number, history))
 
     def _next(self, number: AttemptNumber, ended: Ended) -> Action:
         """What follows, after a last look at whether anybody wants the run to end, or leads it by now."""

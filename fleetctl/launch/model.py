@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,12 +19,18 @@ class Step(Struct, frozen=True):
 
 
 class CheckpointOrder(Struct, frozen=True):
-    """Where checkpoints are; the names of format and load are the spec's."""
+    """Where checkpoints are; the names of format, load, verify, tell and `auto` are the spec's. `ranks` None: how many
+    ranks the training has is not known."""
 
     directory: str
     format: str
     load: str
-    interval_s: int | None = None
+    keep: int | None = None  # older checkpoints are removed; None: nothing ever is
+    keep_every_s: int | None = None
+    interval_s: int | Literal["auto"] | None = None
+    verify: str = "structure"
+    tell: str = "environment"
+    ranks: int | None = None
 
 
 class Order(Struct, frozen=True):
@@ -66,7 +73,13 @@ _SINGLE = frozenset(
         "--checkpoint-dir",
         "--checkpoint-format",
         "--checkpoint-load",
+        "--checkpoint-keep",
+        "--checkpoint-keep-every-s",
+        "--checkpoint-interval",
         "--checkpoint-interval-s",
+        "--checkpoint-verify",
+        "--checkpoint-tell",
+        "--checkpoint-ranks",
         "--take-over",
     }
 )
@@ -108,12 +121,16 @@ def parse_order(argv: Sequence[str]) -> Order:
 def _order(single: Mapping[str, str], needs: tuple[str, ...], steps: tuple[Step, ...], *, chain: bool) -> Order:
     checkpoint = None
     if "--checkpoint-dir" in single:
-        interval = single.get("--checkpoint-interval-s")
         checkpoint = CheckpointOrder(
             directory=single["--checkpoint-dir"],
             format=single["--checkpoint-format"],
             load=single["--checkpoint-load"],
-            interval_s=int(interval) if interval is not None else None,
+            keep=_number(single, "--checkpoint-keep"),
+            keep_every_s=_number(single, "--checkpoint-keep-every-s"),
+            interval_s=_interval(single),
+            verify=_one_of(single, "--checkpoint-verify", ("structure", "content")),
+            tell=_one_of(single, "--checkpoint-tell", ("environment", "arguments", "pointer")),
+            ranks=_number(single, "--checkpoint-ranks"),
         )
     failures = single.get("--max-failures")
     return Order(
@@ -129,6 +146,24 @@ def _order(single: Mapping[str, str], needs: tuple[str, ...], steps: tuple[Step,
         checkpoint=checkpoint,
         take_over=single.get("--take-over"),
     )
+
+
+def _interval(single: Mapping[str, str]) -> int | Literal["auto"] | None:
+    if single.get("--checkpoint-interval", "auto") != "auto":
+        raise ValueError(single["--checkpoint-interval"])
+    return "auto" if "--checkpoint-interval" in single else _number(single, "--checkpoint-interval-s")
+
+
+def _one_of(single: Mapping[str, str], option: str, values: Sequence[str]) -> str:
+    """The first one where the script says nothing: it may be older than this fleetctl."""
+    value = single.get(option, values[0])
+    if value not in values:
+        raise ValueError(value)
+    return value
+
+
+def _number(single: Mapping[str, str], option: str) -> int | None:
+    return int(single[option]) if option in single else None
 
 
 def identity(environ: Mapping[str, str]) -> JobIdentity:

@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from fleetctl.checkpoint.model import Choice, Fence, Level, Outcome, load_of, suspects
-from fleetctl.checkpoint.resolve import Patience, resolve
+from fleetctl.checkpoint.apart import Apart
+from fleetctl.checkpoint.aside import set_aside
+from fleetctl.checkpoint.eyes import Eyes
+from fleetctl.checkpoint.model import Choice, Level, Needs, Outcome, Survey, one_line
+from fleetctl.checkpoint.mounts import shows_late
+from fleetctl.checkpoint.resolve import Examine, Patience, resolve
 from fleetctl.checkpoint.select import standing
 from fleetctl.checkpoint.stale import collect_stale
-from fleetctl.checkpoint.storage import LocalStorage
+from fleetctl.checkpoint.survey import survey_names
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell
+from fleetctl.launch.memory import Folder, Known, known, narrowed
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
+from fleetctl.launch.tell import Chosen, Pointer, arguments, plan_pointer, set_pointer
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.history import History
-from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, Ending, attempt_number
+from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name
 
-_OURS = frozenset({"auto", "own"})  # the formats that we can judge
 _VISIBLE_WITHIN_S = 60.0  # an NFS client may show a new file so late (nfs(5), acdirmax); a fall-back costs more
 _LOOK_AGAIN_S = 1.0
+_MOST_PASSED = 100  # of those passed over that are written down: a folder may hold thousands of an older training
 
 
 class Resume(Struct, frozen=True):
     """Where an attempt starts: `path` and `training_step` of a checkpoint, both None for none.
 
-    `hold` says why the run must not start at all.
+    `hold` says why the run must not start at all. `arguments` are appended to the training's command. `void` names
+    what is there and holds nothing to go on from: saves that were never finished, weights alone.
     """
 
     path: str | None = None
     training_step: int | None = None
     passed_over: tuple[str, ...] = ()  # `NAME: why not`, newest first
     hold: str | None = None
+    arguments: tuple[str, ...] = ()
+    pointer: Pointer | None = None
+    void: tuple[str, ...] = ()
+
+
+class Seen(Struct, frozen=True):
+    """The folder at the start of an attempt. `format` is what `auto` came to mean; `aside` is for the claim."""
+
+    known: Known
+    found: Survey
+    format: str
+    aside: Mapping[str, float]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the newest that the run has committed itself is to be seen."""
+        newest = self.known.newest
+        return newest is None or any(entry.name == newest for entry in self.found.entries)
 
 
 def directory_of(order: CheckpointOrder, task: int | None) -> Path:
@@ -41,31 +68,14 @@ def directory_of(order: CheckpointOrder, task: int | None) -> Path:
     return Path(order.directory) if task is None else Path(order.directory) / str(task)
 
 
-class Known(Struct, frozen=True):
-    """What a run knows about its checkpoints before it looks at them."""
-
-    fence: Fence
-    suspects: frozenset[str]
-    once_valid: bool
-    at_most_step: int | None
-    newest: str | None = None  # the name of the newest that a Checkpointer says it committed, where that counts
+def folder_of(order: CheckpointOrder, task: int | None) -> Folder:
+    """The same, with what the spec says of it."""
+    return Folder(directory_of(order, task), order.format, order.load == "latest")
 
 
-def known(attempts: Attempts, number: AttemptNumber, history: History, task: int | None, *, latest: bool) -> Known:
-    """What holds for attempt `number`. `latest`: the first attempt may take whatever lies in the folder."""
-    before, run_id = attempts.stands_before(number), history.record.run_id
-    fence = Fence.open(run_id) if latest else Fence(run_id, frozenset(), None)
-    if before is not None:
-        fence = Fence(run_id, before[1], before[0])
-    committed = _committed(attempts, before)
-    at_most = history.wishes[task].from_step if task in history.wishes else None
-    return Known(
-        fence=fence,
-        suspects=_suspects(attempts, history, number, task),
-        once_valid=before is not None and bool(before[1] or committed),
-        at_most_step=at_most,
-        newest=next(iter(standing(committed, fence, at_most)), None),
-    )
+def needs_of(order: CheckpointOrder) -> Needs:
+    """What a checkpoint must be for this run."""
+    return Needs(Level[order.verify.upper()], order.ranks)
 
 
 def choose(
@@ -75,96 +85,178 @@ def choose(
     history: History,
     job: JobIdentity,
     clock: Clock,
+    *,
+    open_eyes: Callable[[], Eyes] = Apart,
 ) -> Resume:
-    """Complete the claim of attempt `number` and choose. The names are listed once, after the folder was claimed: what
-    an older attempt commits later stands in no claim.
+    """Complete the claim of attempt `number`, choose, and set the framework's pointer. The names are listed once, after
+    the folder was claimed: what an older attempt commits later stands in no claim.
 
     :raises RunDirError: the claim cannot be written.
     """
-    if order is not None:
-        with contextlib.suppress(OSError):  # a container mounts it; whoever cannot save there says so better
-            directory_of(order, job.task).mkdir(parents=True, exist_ok=True)
-    if order is None or not judges(order):
+    if order is None:
         attempts.write_stands(number, (), clock.now(), job.job_id)
         return Resume()
+    with open_eyes() as eyes:
+        return _choose(order, attempts, number, history, job, clock, eyes)
+
+
+def _choose(
+    order: CheckpointOrder,
+    attempts: Attempts,
+    number: AttemptNumber,
+    history: History,
+    job: JobIdentity,
+    clock: Clock,
+    eyes: Eyes,
+) -> Resume:
     directory = directory_of(order, job.task)
-    before = known(attempts, number, history, job.task, latest=order.load == "latest")
-    storage = LocalStorage()
-    names = _names(storage, directory, before.newest, clock)
-    if names is None:
-        return Resume(hold=f"{directory} cannot be read, so it is not known which checkpoints there are")
-    promised = (before.newest,) if before.newest is not None else ()
-    stands = standing({*names, *promised}, before.fence, before.at_most_step)
-    attempts.write_stands(number, stands, clock.now(), job.job_id)
-    choice = resolve(
-        storage,
-        directory,
-        names,
-        before.fence,
-        suspects=before.suspects,
-        once_valid=before.once_valid,
-        at_most_step=before.at_most_step,
-        level=Level.STRUCTURE,
-        patience=Patience(clock, _VISIBLE_WITHIN_S),
-    )
-    found = _resume(choice, directory)
-    value = {name: getattr(found, name) for name in ("path", "training_step", "passed_over", "hold")}
-    attempts.write(number, "resume.json", {"schema": SCHEMA_VERSION, "reason": choice.reason, **value})
-    return found
+    with contextlib.suppress(OSError):  # a container mounts it; whoever cannot save there says so better
+        eyes.make(directory)
+    seen = _see(folder_of(order, job.task), attempts, number, history, job.task, clock, eyes)
+    if not isinstance(seen, Seen):
+        return Resume(hold=f"it is not known which checkpoints there are: {seen}")
+    before = seen.known
+    promised = survey_names((before.newest,) if before.newest is not None else (), "own").entries
+    listed = Survey(tuple({*seen.found.entries, *promised}), seen.found.foreign)
+    stands = standing(listed, before.fence, before.at_most_step)
+    attempts.write_stands(number, stands, clock.now(), job.job_id, seen.aside)
+    patience = Patience(clock, _VISIBLE_WITHIN_S, shows_late=shows_late(directory))
+    choice = _resolve(directory, seen, needs_of(order), patience, eyes)
+    resume = _told(order, directory, _resume(choice, directory), attempts, number)
+    chosen = choice.chosen
+    found = {"format": chosen and chosen.format, "level": chosen and chosen.level and chosen.level.name.lower()}
+    _journal(attempts, number, resume, {"reason": choice.reason, **found})
+    return _pointed(directory, resume, attempts, number, {"reason": choice.reason, **found})
 
 
-def judges(order: CheckpointOrder | None) -> bool:
-    """Whether we can tell which checkpoints are valid; else the training finds its own."""
-    return order is not None and order.format in _OURS
+def newest_step(
+    order: CheckpointOrder,
+    attempts: Attempts,
+    number: AttemptNumber,
+    history: History,
+    task: int | None,
+    *,
+    open_eyes: Callable[[], Eyes] = Apart,
+) -> int | None:
+    """The training step of the newest valid checkpoint now that attempt `number` has ended; None if there is none.
+
+    :raises RunDirError, CannotTell: it is not known.
+    """
+    folder = folder_of(order, task)
+    with open_eyes() as eyes:
+        before = known(attempts, (number[0], number[1] + 1), history, task, folder, eyes.storage)
+        found, form = narrowed(eyes.survey(folder.directory, folder.format), before, folder.format)
+        seen = Seen(before, found, form, before.aside)
+        choice = _resolve(folder.directory, seen, Needs(Level.STRUCTURE, order.ranks), None, eyes)
+    return None if choice.chosen is None or choice.chosen.entry is None else choice.chosen.entry.training_step
+
+
+def examiner(directory: Path, form: str, needs: Needs, eyes: Eyes) -> Examine:
+    """How the checkpoints of a folder are looked at."""
+    return lambda entry, level: eyes.examine(directory, entry, level, wanted=form, ranks=needs.ranks)
 
 
 def collect(order: CheckpointOrder | None, number: AttemptNumber, run_id: str, task: int | None) -> tuple[str, ...]:
     """Remove what older attempts of this run left in staging; off the way to the first step, since it may be much."""
-    if order is None or not judges(order):
+    if order is None:
         return ()
     with contextlib.suppress(OSError):  # the fence holds without it, and the next attempt tries again
         return collect_stale(directory_of(order, task), run_id, number)
     return ()
 
 
-def _names(storage: LocalStorage, directory: Path, wanted: str | None, clock: Clock) -> tuple[str, ...] | None:
-    """One listing of the folder; None when it cannot be told. Another host's newest commit may be shown late: without
-    it the run would lose what it has trained since the one before, and fence it out for ever."""
-    until_s, names = clock.monotonic_s() + _VISIBLE_WITHIN_S, None
+def _see(
+    folder: Folder,
+    attempts: Attempts,
+    number: AttemptNumber,
+    history: History,
+    task: int | None,
+    clock: Clock,
+    eyes: Eyes,
+) -> Seen | str:
+    """One listing of the folder; why not, when it cannot be told. Another host's newest commit may be shown late:
+    without it the run would lose what it has trained since the one before, and fence it out for ever."""
+    storage, until_s = eyes.storage, clock.monotonic_s() + _VISIBLE_WITHIN_S
+    seen: Seen | str = ""
     while True:
-        with contextlib.suppress(CannotTell):
-            names = storage.names(directory)
-        if (names is not None and (wanted is None or wanted in names)) or clock.monotonic_s() >= until_s:
-            return names
+        try:
+            before = known(attempts, number, history, task, folder, storage)
+            found, form = narrowed(eyes.survey(folder.directory, folder.format), before, folder.format)
+            is_first = before.fence.since is None and not before.fence.everything and form != "own"
+            aside = set_aside(storage, folder.directory, found) if is_first else before.aside
+            seen = Seen(before, found, form, aside)
+        except CannotTell as error:
+            seen = seen or error.message
+        if (isinstance(seen, Seen) and seen.is_shown) or clock.monotonic_s() >= until_s:
+            return seen
         clock.sleep(_LOOK_AGAIN_S)
 
 
-def _suspects(attempts: Attempts, history: History, number: AttemptNumber, task: int | None) -> frozenset[str]:
-    """Checkpoints that an attempt died of while it loaded them. An attempt that was ended from outside died of that."""
-    outside = {
-        attempt_number(attempt.name)
-        for attempt in history.attempts
-        if attempt.task == task and attempt.ending not in (Ending.FAILED, Ending.STOPPED_EARLY)
-    }
-    loads = []
-    for older in attempts.numbers():
-        found = [load for raw in attempts.loads(older) if (load := load_of(older, raw)) is not None]
-        loads += [load for load in found if load.state != "loading" or older not in outside]
-    return suspects(loads, number)
-
-
-def _committed(attempts: Attempts, before: tuple[AttemptNumber, frozenset[str]] | None) -> tuple[str, ...]:
-    """The names that Checkpointers say they committed since the newest claim."""
-    if before is None:
-        return ()
-    since = [number for number in attempts.numbers() if number >= before[0]]
-    return tuple(save.name for number in since for save in attempts.saves(number) if save.committed)
+def _resolve(directory: Path, seen: Seen, needs: Needs, patience: Patience | None, eyes: Eyes) -> Choice:
+    return resolve(
+        examiner(directory, seen.format, needs, eyes),
+        seen.found,
+        seen.known.fence,
+        suspects=seen.known.suspects,
+        once_valid=seen.known.once_valid,
+        at_most_step=seen.known.at_most_step,
+        needs=needs,
+        patience=patience,
+    )
 
 
 def _resume(choice: Choice, directory: Path) -> Resume:
-    passed = tuple(f"{one.name}: {one.validity.value}: {one.reason}" for one in choice.passed_over)
+    passed = tuple(
+        f"{one_line(one.name)}: {one.validity.value}: {one.reason}" for one in choice.passed_over[:_MOST_PASSED]
+    )
+    looked = [one for one in choice.passed_over if one.entry is not None]
+    void = tuple(one.name for one in looked if one.uncommitted or not one.resumable)
     if choice.outcome is Outcome.HOLD:
-        return Resume(passed_over=passed, hold=f"no checkpoint in {directory} can be resumed from: {choice.reason}")
+        why = f"no checkpoint in {directory} can be resumed from: {choice.reason}"
+        return Resume(passed_over=passed, hold=why, void=void)
     if choice.chosen is None or choice.chosen.entry is None:
-        return Resume(passed_over=passed)
-    return Resume(str(directory / choice.chosen.name), choice.chosen.entry.training_step, passed)
+        return Resume(passed_over=passed, void=void)
+    return Resume(str(directory / choice.chosen.name), choice.chosen.entry.training_step, passed, void=void)
+
+
+def _told(order: CheckpointOrder, directory: Path, resume: Resume, attempts: Attempts, number: AttemptNumber) -> Resume:
+    """With what the framework is told, planned and not done yet."""
+    if resume.hold is not None:
+        return resume
+    chosen = None if resume.path is None else Chosen(resume.path, resume.training_step or 0)
+    try:
+        pointer = plan_pointer(order.tell, order.format, directory, chosen, attempt_name(number))
+    except OSError as error:
+        return structs.replace(resume, hold=_not_pointed(directory, error))
+    if pointer is not None and attempts.newest() > number:  # it is a newer head's to set; this one is about to end
+        pointer = None
+    return structs.replace(resume, arguments=arguments(order.tell, order.format, chosen), pointer=pointer)
+
+
+def _pointed(
+    directory: Path, resume: Resume, attempts: Attempts, number: AttemptNumber, facts: Mapping[str, Any]
+) -> Resume:
+    """Set the pointer as planned. What cannot be set holds: the framework would load another checkpoint."""
+    if resume.hold is not None or resume.pointer is None:
+        return resume
+    try:
+        set_pointer(directory, resume.pointer)
+    except OSError as error:
+        resume = structs.replace(resume, hold=_not_pointed(directory, error), pointer=None)
+        _journal(attempts, number, resume, facts)
+    return resume
+
+
+def _not_pointed(directory: Path, error: OSError) -> str:
+    why = error.strerror or str(error)
+    return f"the pointer in {directory} cannot be set, so the training would load another checkpoint: {why}"
+
+
+def _journal(attempts: Attempts, number: AttemptNumber, resume: Resume, facts: Mapping[str, Any]) -> None:
+    """Before the deed."""
+    attempts.write(number, "resume.json", {"schema": SCHEMA_VERSION, **facts, **_plain(resume)})
+
+
+def _plain(resume: Resume) -> dict[str, Any]:
+    pointer = None if resume.pointer is None else structs.asdict(resume.pointer)
+    return {**structs.asdict(resume), "pointer": pointer}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fleetctl.render.quote import directive_quote, path_pattern, sh_quote
-from fleetctl.render.steps import Style, gpu_flags, step_words, tasks_per_node
+from fleetctl.render.steps import Style, gpu_flags, ranks_of, step_words, tasks_per_node
 from fleetctl.slurm.model import MemoryStyle
-from fleetctl.spec.model import Checkpoint, Group, Spec
+from fleetctl.spec.model import Auto, Checkpoint, CheckpointTell, CheckpointVerify, Group, Spec
 from fleetctl.units import Duration, MemorySize
 
 if TYPE_CHECKING:
@@ -189,10 +189,34 @@ def _policy_lines(spec: Spec, context: Context) -> list[str]:
         words.append("--chain")
     if spec.checkpoint is not None:
         words += ["--checkpoint-dir", _checkpoint_dir(spec.checkpoint, context)]
+        if spec.checkpoint.keep is not None:
+            words += ["--checkpoint-keep", str(spec.checkpoint.keep)]
+        if spec.checkpoint.keep_every is not None:
+            words += ["--checkpoint-keep-every-s", str(spec.checkpoint.keep_every.seconds)]
         words += ["--checkpoint-format", spec.checkpoint.format.value, "--checkpoint-load", spec.checkpoint.load.value]
-        if spec.checkpoint.interval is not None:
-            words += ["--checkpoint-interval-s", str(spec.checkpoint.interval.seconds)]
+        words += _interval_words(spec.checkpoint.interval)
+        words += _resume_words(spec, spec.checkpoint)
     return [" ".join(map(sh_quote, words))] if words else []
+
+
+def _interval_words(interval: Duration | Auto | None) -> list[str]:
+    match interval:
+        case Auto():
+            return ["--checkpoint-interval", interval.value]
+        case Duration():
+            return ["--checkpoint-interval-s", str(interval.seconds)]
+    return []
+
+
+def _resume_words(spec: Spec, checkpoint: Checkpoint) -> list[str]:
+    """How deep a start looks, how it tells what it found, and how many ranks must be able to load it."""
+    words: list[str] = []
+    if checkpoint.verify is not CheckpointVerify.STRUCTURE:
+        words += ["--checkpoint-verify", checkpoint.verify.value]
+    if checkpoint.tell is not CheckpointTell.ENVIRONMENT:
+        words += ["--checkpoint-tell", checkpoint.tell.value]
+    ranks = ranks_of(spec)
+    return [*words, "--checkpoint-ranks", str(ranks)] if ranks is not None else words
 
 
 def _checkpoint_dir(checkpoint: Checkpoint, context: Context) -> str:

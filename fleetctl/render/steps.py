@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fleetctl.errors import UsageError
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
-from fleetctl.spec.model import Container, ContainerRuntime, Group, Launcher, Resources, Spec
+from fleetctl.spec.model import CheckpointTell, Container, ContainerRuntime, Group, Launcher, Resources, Spec
 
 _MAX_WORD_BYTES = 131_071  # execve(2): MAX_ARG_STRLEN, 32 pages, with its NUL; the node would only say E2BIG
 _RANKS = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
@@ -32,6 +32,23 @@ def tasks_per_node(asked: Resources, launch: Launcher) -> int:
     return max(1, asked.gpus_per_node) if launch is Launcher.SRUN else 1
 
 
+def ranks_of(spec: Spec) -> int | None:
+    """How many ranks the training has, where the spec tells. A task that may start ranks of its own tells nothing: one
+    that has several GPUs, and the only one of a node without."""
+    asked = spec.resources
+    if spec.groups or spec.launch is Launcher.COMMAND:
+        return None
+    if spec.launch is Launcher.TORCHRUN:
+        return asked.nodes * _processes(asked)
+    tasks = tasks_per_node(asked, spec.launch)
+    return asked.nodes * tasks if tasks >= max(asked.gpus_per_node, 1) and (asked.gpus_per_node or tasks > 1) else None
+
+
+def _processes(asked: Resources) -> int:
+    """What torchrun starts on each node."""
+    return max(1, asked.gpus_per_node)
+
+
 def gpu_flags(asked: Resources, style: GpuStyle, quote: Any) -> list[str]:
     if not asked.gpus_per_node:
         return []
@@ -46,12 +63,19 @@ def gpu_flags(asked: Resources, style: GpuStyle, quote: Any) -> list[str]:
 def step_words(spec: Spec, mounts: tuple[str, ...], style: Style) -> list[tuple[str, int, list[str]]]:
     """Each step: its name, where in its words the job side may say which nodes it runs on (0: nowhere), the words."""
     if not spec.groups:
-        return [_placed("train", [], _step_words(spec, spec, mounts, style, het_group=None))]
+        words = _step_words(spec, spec, mounts, style, het_group=None)
+        return [_placed("train", [], [*words, *_last_word(spec)])]
     steps = []
     for index, group in enumerate(spec.groups):
         words = _step_words(spec, group, mounts, style, het_group=index)
         steps.append(_placed(group.name, _env_words(group), words))
     return steps
+
+
+def _last_word(spec: Spec) -> list[str]:
+    """What the job side appends is "$@" of a text then: bash takes the first word after the text for its own name."""
+    told = spec.checkpoint is not None and spec.checkpoint.tell is CheckpointTell.ARGUMENTS
+    return ["task"] if told and not isinstance(spec.command, tuple) else []
 
 
 def _placed(name: str, before: list[str], words: list[str]) -> tuple[str, int, list[str]]:
@@ -99,7 +123,7 @@ def _ranked(text: str | tuple[str, ...]) -> list[str]:
 
 
 def _torchrun(asked: Resources, text: str | tuple[str, ...]) -> list[str]:
-    start = _TORCHRUN.format(nodes=asked.nodes, nproc=max(1, asked.gpus_per_node))
+    start = _TORCHRUN.format(nodes=asked.nodes, nproc=_processes(asked))
     if isinstance(text, str):
         return ["bash", "-c", f"{start} {text}"]
     return ["bash", "-c", f'{start} "$@"', "torchrun", *text]

@@ -1,8 +1,10 @@
 """The attempts of one run, or of one element of a sweep: a folder each, with one owner, and what lies in them.
 
 A.B/owner.json     who claimed the attempt: made exclusively, before anything else
-A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}
+A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}; with `load: none`
+                   also what lay there before the run and does not count, {"aside": {NAME: TIME}}
 A.B/head.json      the head: where agents find it
+A.B/interval.json  the head: how often it saves and why, under `interval: auto`
 A.B/save-now       the head: a request to save
 A.B/saves.jsonl    Checkpointer: one line for each save
 A.B/load.json      Checkpointer: how the load of the resumed checkpoint went; load-failed-RANK.json of other ranks
@@ -28,13 +30,24 @@ _OWNER = "owner.json"
 
 
 class Save(Struct, frozen=True):
-    """One line of saves.jsonl; `flag` is the id of the request that it answers."""
+    """One line of saves.jsonl; `flag` is the id of the request that it answers, and `blocked_s` what the training
+    waited for it, of the `total_s` that it took."""
 
     training_step: int
     name: str
     committed: bool
     total_s: float
     flag: str | None
+    blocked_s: float | None = None
+
+
+class Claimed(Struct, frozen=True):
+    """What the claim of attempt `number` says. `aside`: what lay in the folder before the run and does not count, each
+    with the time, in seconds since 1970, of the newest write to it by then."""
+
+    number: AttemptNumber
+    stands: frozenset[str]
+    aside: Mapping[str, float] = {}
 
 
 class Attempts(Struct, frozen=True):
@@ -95,13 +108,20 @@ class Attempts(Struct, frozen=True):
             if self.claim(number, host=host, now=now):
                 return number
 
-    def write_stands(self, number: AttemptNumber, stands: Sequence[str], now: datetime, job_id: str) -> None:
+    def write_stands(
+        self,
+        number: AttemptNumber,
+        stands: Sequence[str],
+        now: datetime,
+        job_id: str,
+        aside: Mapping[str, float] | None = None,
+    ) -> None:
         """The second half of a claim: from now on only these checkpoints and those of this and later attempts count."""
         value = {"schema": SCHEMA_VERSION, "time": now.isoformat(), "job_id": job_id, "stands": list(stands)}
-        self.write(number, "claim.json", value)
+        self.write(number, "claim.json", {**value, "aside": dict(aside)} if aside else value)
 
-    def stands_before(self, number: AttemptNumber) -> tuple[AttemptNumber, frozenset[str]] | None:
-        """The newest complete claim older than `number`, and what stood in it.
+    def claimed_before(self, number: AttemptNumber) -> Claimed | None:
+        """The newest complete claim older than `number`.
 
         An attempt without one started nothing, since its head writes it before the first step.
 
@@ -109,9 +129,9 @@ class Attempts(Struct, frozen=True):
             what was committed since, and lets stand what was fenced off.
         """
         for older in reversed([one for one in self.numbers() if one < number]):
-            stands = _stands(self.path(older) / "claim.json")
-            if stands is not None:
-                return older, stands
+            claimed = _claimed(self.path(older) / "claim.json", older)
+            if claimed is not None:
+                return claimed
         return None
 
     def write(self, number: AttemptNumber, name: str, value: Mapping[str, Any]) -> None:
@@ -122,6 +142,29 @@ class Attempts(Struct, frozen=True):
         path = self.path(number) / name
         with files.explained(path, "write"):
             files.replace_file(path, json.dumps(value, indent=1) + "\n")
+
+    def resumed(self, number: AttemptNumber) -> frozenset[str]:
+        """The name of the checkpoint that this attempt resumed from; none when it started from scratch.
+
+        :raises RunDirError: that cannot be read now.
+        """
+        taken = self._resume(number).get("path")
+        return frozenset({taken.rstrip("/").rpartition("/")[2]}) if isinstance(taken, str) else frozenset()
+
+    def void(self, number: AttemptNumber) -> frozenset[str]:
+        """The names in which the start of this attempt found nothing to go on from, now or ever: saves that were never
+        finished, weights alone.
+
+        :raises RunDirError: that cannot be read now.
+        """
+        names = self._resume(number).get("void")
+        return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+    def _resume(self, number: AttemptNumber) -> Mapping[str, Any]:
+        path = self.path(number) / "resume.json"
+        with files.explained(path, "read"):
+            raw = files.read_json(str(path))
+        return raw if isinstance(raw, dict) else {}
 
     def saves(self, number: AttemptNumber) -> tuple[Save, ...]:
         """What rank 0's Checkpointer saved, oldest first. Its user may write anything there: bad lines are left out."""
@@ -145,8 +188,8 @@ class Attempts(Struct, frozen=True):
         return tuple(found)
 
 
-def _stands(path: Path) -> frozenset[str] | None:
-    """What stands by this claim.json, None when it is missing. It was written whole: one that is not is damaged.
+def _claimed(path: Path, number: AttemptNumber) -> Claimed | None:
+    """What this claim.json says, None when it is missing. It was written whole: one that is not is damaged.
 
     :raises RunDirError: it cannot be read, or is damaged.
     """
@@ -155,11 +198,15 @@ def _stands(path: Path) -> frozenset[str] | None:
             raw = files.read_bounded(str(path))
             if raw is None:
                 return None
-            stands = json.loads(raw)["stands"]
-            if isinstance(stands, list) and all(isinstance(name, str) for name in stands):
-                return frozenset(stands)
-            why = "`stands` is no list of names"
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            said = json.loads(raw)
+            stands, aside = said["stands"], said.get("aside", {})
+            if not isinstance(stands, list) or not all(isinstance(name, str) for name in stands):
+                why = "`stands` is no list of names"
+            elif not isinstance(aside, dict) or not all(isinstance(at_s, int | float) for at_s in aside.values()):
+                why = "`aside` has no time for each name"
+            else:
+                return Claimed(number, frozenset(stands), aside)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"
     raise RunDirError(
         f"{path} is damaged ({why}), so it is not known which checkpoints stand",
@@ -170,13 +217,14 @@ def _stands(path: Path) -> frozenset[str] | None:
 def _save(line: bytes) -> Save | None:
     try:
         raw = json.loads(line)
-        flag = raw.get("flag")
+        flag, blocked_s = raw.get("flag"), raw.get("blocked_s")
         return Save(
             training_step=int(raw["training_step"]),
             name=str(raw["name"]),
             committed=raw["state"] == "committed",
             total_s=float(raw["total_s"]),
             flag=None if flag is None else str(flag),
+            blocked_s=None if blocked_s is None else float(blocked_s),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -12,6 +12,7 @@ The directory is the truth about a run. Who writes what:
     attempts/A.B/                 the job that claimed the attempt; output.log is what its steps print
     attempts/A.B/claim.json       the same: which checkpoints stood when it was claimed
     attempts/A.B/resume.json      the same: what it resumes from, and why not from a newer one
+    attempts/A.B/interval.json    the same: how often it saves and why, under `interval: auto`
     attempts/A.B/head.json        the same: where its agents find the process that leads it
     attempts/A.B/save-now         the same: a request to save, for Checkpointer
     attempts/A.B/saves.jsonl      Checkpointer of rank 0: each save; load.json likewise, of the load
@@ -80,6 +81,7 @@ class EventKind(StrEnum):
     NODE_LOST = "node_lost"  # a node of the job died, by the evidence of the node watch
     SAVE_ASKED = "save_asked"  # the training was asked to save now
     FENCED = "fenced"  # a newer attempt leads the run: this one ended its steps
+    RETENTION = "retention"  # old checkpoints are about to be removed, as the run's policy says
     GIVEN_BACK = "given_back"  # the job has no batch script any more and is about to be cancelled by its own last head
 
     # Written before the deed by whoever does it: the job side itself, or `fleetctl requeue`

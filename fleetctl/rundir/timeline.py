@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from fleetctl.rundir.history import BY_JOB
 from fleetctl.rundir.model import Event, EventKind
+
+_MOST_PASSED = 5  # checkpoints that an attempt did not resume from
 
 
 class Moment(Struct, frozen=True):
@@ -21,8 +23,18 @@ class Moment(Struct, frozen=True):
 
 def timeline(events: Iterable[Event]) -> tuple[Moment, ...]:
     """By time. Where the clocks of two hosts differ, so does the order of what they wrote."""
-    told = [Moment(event.time, _WORDS[event.kind](event.data)) for event in events if event.kind in _WORDS]
+    told = [Moment(event.time, text) for event in events if event.kind in _WORDS for text in _lines(event)]
     return tuple(sorted(told, key=lambda moment: moment.time))
+
+
+def _lines(event: Event) -> Iterator[str]:
+    yield _WORDS[event.kind](event.data)
+    passed = event.data.get("passed_over") if event.kind is EventKind.ATTEMPT_STARTED else None
+    for number, one in enumerate(passed or ()):
+        if number == _MOST_PASSED:
+            yield f"  and not from {len(passed or ()) - number} more: resume.json"
+            break
+        yield f"  not from {one}"
 
 
 def _started(data: Mapping[str, Any]) -> str:
@@ -65,6 +77,7 @@ _WORDS: Mapping[EventKind, Callable[[Mapping[str, Any]], str]] = {
     EventKind.NODE_LOST: lambda data: f"{data['node']} is lost: {data['evidence']}",
     EventKind.SAVE_ASKED: lambda data: f"{_attempt(data)} is asked to save: {data['why']}",
     EventKind.FENCED: lambda data: f"the head on {data['host']} stands by: a newer attempt leads",
+    EventKind.RETENTION: lambda data: f"{data['by']} removes {len(data['names'])} old checkpoints",
     EventKind.GIVEN_BACK: lambda data: f"the job is given back: {data['why']}",
     EventKind.REQUEUE: _requeue,
     EventKind.REQUEUED: lambda data: f"Slurm requeued the job (restart {data['restarts']})",

@@ -38,6 +38,7 @@ class CheckpointFormat(StrEnum):
     TORCH = "torch"
     SAFETENSORS = "safetensors"
     HUGGINGFACE = "huggingface"
+    ACCELERATE = "accelerate"
     LIGHTNING = "lightning"
     DEEPSPEED = "deepspeed"
     MEGATRON = "megatron"
@@ -50,6 +51,27 @@ class CheckpointLoad(StrEnum):
 
     LATEST = "latest"  # the last valid checkpoint in `dir`, else from scratch
     NONE = "none"  # from scratch
+
+
+class CheckpointVerify(StrEnum):
+    """How deep a start looks before it resumes from a checkpoint."""
+
+    STRUCTURE = "structure"  # sizes, headers, names: nothing is read in full
+    CONTENT = "content"  # every byte, so far as the format has checksums
+
+
+class CheckpointTell(StrEnum):
+    """How the training is told which checkpoint to load, beside FLEETCTL_RESUME_PATH and FLEETCTL_RESUME_STEP."""
+
+    ENVIRONMENT = "environment"  # in no other way
+    ARGUMENTS = "arguments"  # words of the framework's own are appended to the command
+    POINTER = "pointer"  # the file in which the framework keeps the name of the newest one is rewritten
+
+
+class Auto(StrEnum):
+    """In place of a value that fleetctl computes."""
+
+    AUTO = "auto"
 
 
 class HealthCheck(StrEnum):
@@ -167,15 +189,32 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: Annotated[CheckpointFormat, Meta(description="What the training writes; `auto` recognises it on disk.")] = (
         CheckpointFormat.AUTO
     )
-    interval: Annotated[Duration | None, Meta(description="Time between two checkpoints.")] = None
+    interval: Annotated[
+        Duration | Auto | None,
+        Meta(description="Time between two checkpoints; `auto`: by what a save costs and how often nodes fail."),
+    ] = None
     # At least 2: the newest two valid checkpoints are never deleted.
     keep: Annotated[
         int | None, Meta(ge=2, le=MAX_COUNT, description="Newest checkpoints to keep; not given: all of them.")
+    ] = None
+    keep_every: Annotated[
+        Duration | None, Meta(description="Of the checkpoints older than those of `keep`, keep one in each such time.")
     ] = None
     load: Annotated[
         CheckpointLoad,
         Meta(description="Where a new run starts from: the `latest` valid checkpoint in `dir`, or `none`: scratch."),
     ] = CheckpointLoad.LATEST
+    verify: Annotated[
+        CheckpointVerify,
+        Meta(description="How deep a start looks before it resumes: `structure`, or `content`, which reads all of it."),
+    ] = CheckpointVerify.STRUCTURE
+    tell: Annotated[
+        CheckpointTell,
+        Meta(
+            description="How the training is told what to load: only by its `environment`, also by `arguments` of its "
+            "framework, or by its framework's `pointer` file."
+        ),
+    ] = CheckpointTell.ENVIRONMENT
 
 
 class Recovery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from fleetctl.spec.model import Launcher
+from fleetctl.spec.model import CheckpointFormat, CheckpointTell, Launcher
 from fleetctl.spec.problems import Place, Problems, shown
 from fleetctl.spec.walk import Section, join
 from fleetctl.units import Duration
 
 MAX_ELEMENTS = 4_000_001  # slurm.conf.5, MaxArraySize: the most that a site can allow
+# The formats whose framework has words for it, and those whose framework keeps a pointer; fleetctl.launch.tell has them
+TOLD_BY_ARGUMENTS = (
+    CheckpointFormat.HUGGINGFACE,
+    CheckpointFormat.ACCELERATE,
+    CheckpointFormat.LIGHTNING,
+    CheckpointFormat.MEGATRON,
+    CheckpointFormat.TORCHTITAN,
+)
+TOLD_BY_POINTER = (CheckpointFormat.DEEPSPEED, CheckpointFormat.MEGATRON)
 _SWITCHES = "([1-9][0-9]{0,8})(?:@(.+))?"
 
 
@@ -32,6 +41,8 @@ def check(spec: Section, problems: Problems) -> None:
         _check_torchrun_program(starter, path, problems)
     _check_sweep(spec, problems)
     _check_chain(spec, problems)
+    _check_keep(spec, problems)
+    _check_tell(spec, problems)
     _check_spares(spec, problems)
     starters = [spec, *(group for _, group in groups_of(spec))]
     if "container" in spec.places and any(one.values.get("launch") is Launcher.COMMAND for one in starters):
@@ -168,6 +179,45 @@ def _check_chain(spec: Section, problems: Problems) -> None:
     timed = [section for _, section in _all_resources(spec) if "time" in section.places]
     if not timed and (resources is None or isinstance(resources, Section)):
         problems.add(place, "recovery.chain", "expected resources.time beside it: without a limit there is no chain")
+
+
+def _check_keep(spec: Section, problems: Problems) -> None:
+    """One in every so long is of what `keep` would let go."""
+    checkpoint = spec.values.get("checkpoint")
+    if not isinstance(checkpoint, Section) or checkpoint.values.get("keep_every") is None:
+        return
+    if checkpoint.values.get("keep") is None:
+        place = checkpoint.places["keep_every"]
+        problems.add(place, "checkpoint.keep_every", "expected keep beside it: without it nothing is ever removed")
+
+
+def _check_tell(spec: Section, problems: Problems) -> None:
+    """Only what a framework really reads, and only where the words reach it."""
+    checkpoint = spec.values.get("checkpoint")
+    if not isinstance(checkpoint, Section):
+        return
+    tell, form = checkpoint.values.get("tell"), checkpoint.values.get("format", CheckpointFormat.AUTO)
+    if tell not in (CheckpointTell.ARGUMENTS, CheckpointTell.POINTER):
+        return
+    formats = TOLD_BY_ARGUMENTS if tell is CheckpointTell.ARGUMENTS else TOLD_BY_POINTER
+    place = checkpoint.places["tell"]
+    if form not in formats and ("format" not in checkpoint.places or "format" in checkpoint.values):
+        names = ", ".join(formats)
+        problems.add(place, "checkpoint.tell", f"expected a format beside it whose framework reads it: {names}")
+    if tell is CheckpointTell.ARGUMENTS:
+        _check_words_arrive(spec, place, problems)
+
+
+def _check_words_arrive(spec: Section, place: Place, problems: Problems) -> None:
+    """They are appended to a list. A text is bash's: only its writer knows which of its words is the training."""
+    if "groups" in spec.places and spec.values.get("groups") != ():
+        text = "expected no arguments beside groups: it is not known which group is the training"
+        problems.add(place, "checkpoint.tell", text)
+    for name in ("command", "script"):
+        words = spec.values.get(name)
+        if isinstance(words, str) and '"$@"' not in words:
+            text = 'expected "$@" in it, where `checkpoint.tell: arguments` puts them; or a list, which they end'
+            problems.add(spec.places[name], name, text)
 
 
 def _check_spares(spec: Section, problems: Problems) -> None:

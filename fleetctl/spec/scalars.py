@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from msgspec import Meta
 
 from fleetctl.spec.compose import Scalar
-from fleetctl.spec.model import MAX_DURATION
+from fleetctl.spec.model import MAX_DURATION, Auto
 from fleetctl.spec.problems import guess, listed, shown
-from fleetctl.spec.shape import Shape
+from fleetctl.spec.shape import INTERVAL, Shape
 from fleetctl.units import Duration, MemorySize
 
 # What no environment variable, argument or file name can hold, and what UTF-8 cannot.
@@ -32,9 +32,7 @@ def read_scalar(node: Scalar, shape: Shape) -> Any:
     _check_text(node)
     if isinstance(shape.type, type) and issubclass(shape.type, Enum):
         return _member(node.text, shape.type)
-    read: Callable[[str], Any] = {int: _whole, bool: _truth, Duration: _duration, MemorySize: _memory}.get(
-        shape.type, str
-    )
+    read: Callable[[str], Any] = _READERS.get(shape.type, str)
     try:
         value = read(node.text)
     except ValueError as error:
@@ -114,6 +112,24 @@ def _memory(text: str) -> MemorySize:
     if not value.kib:
         raise ValueError("a memory size above 0 (Slurm reads 0 as all of the node's memory)")
     return value
+
+
+def _interval(text: str) -> Duration | Auto:
+    if text == Auto.AUTO:
+        return Auto.AUTO
+    try:
+        return _duration(text)
+    except ValueError as error:
+        raise ValueError(f"{Auto.AUTO} or {error}") from None
+
+
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    int: _whole,
+    bool: _truth,
+    Duration: _duration,
+    MemorySize: _memory,
+    INTERVAL: _interval,
+}
 
 
 def _member(text: str, kind: type[Enum]) -> Enum:

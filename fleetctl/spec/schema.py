@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from fleetctl.spec.model import Group, Spec
 from fleetctl.spec.problems import listed
 from fleetctl.spec.record import plain
-from fleetctl.spec.shape import COMMAND, Field, Shape, fields
+from fleetctl.spec.shape import COMMAND, INTERVAL, Field, Shape, fields
 from fleetctl.units import Duration, MemorySize
 
 # A test holds these two against units.Duration.parse and units.MemorySize.parse.
@@ -32,6 +32,7 @@ _TYPES: dict[Any, dict[str, Any]] = {
     bool: {"type": ["boolean"]},
     Duration: {"type": ["string"], "pattern": DURATION_PATTERN, "examples": ["90m", "1d12h", "2-00:00:00"]},
     MemorySize: {"type": ["string"], "pattern": MEMORY_PATTERN, "examples": ["64G", "512M"]},
+    INTERVAL: {"type": ["string"], "pattern": f"^auto$|{DURATION_PATTERN}", "examples": ["auto", "30m"]},
     COMMAND: {"type": [*_TEXT, "array"], "items": {"type": _TEXT}},
 }
 _KEYWORDS = {
@@ -40,7 +41,14 @@ _KEYWORDS = {
     "max_length": "maxLength",
     "pattern": "pattern",
 }
-_WORDS = {str: "text", bool: "true or false", Duration: "duration", MemorySize: "memory size", COMMAND: "text or list"}
+_WORDS = {
+    str: "text",
+    bool: "true or false",
+    Duration: "duration",
+    MemorySize: "memory size",
+    INTERVAL: "duration or `auto`",
+    COMMAND: "text or list",
+}
 
 
 def json_schema() -> dict[str, Any]:

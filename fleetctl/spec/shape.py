@@ -10,9 +10,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from fleetctl.spec.model import Auto
 from fleetctl.units import Duration, MemorySize
 
-COMMAND = str | tuple[str, ...]  # the model's one field of two shapes
+COMMAND = str | tuple[str, ...]  # the model's fields of two shapes
+INTERVAL = Duration | Auto
 
 
 class Shape(Struct, frozen=True):

@@ -115,11 +115,7 @@ def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def unused_parts(spec: Spec) -> tuple[str, ...]:
     """Parts of a spec that are checked and that nothing acts on yet: their user must not rely on them."""
-    given = (
-        ("checkpoint.keep", spec.checkpoint is not None and spec.checkpoint.keep is not None),
-        ("health", bool(spec.health.checks)),
-    )
-    return tuple(name for name, written in given if written)
+    return ("health",) if spec.health.checks else ()
 
 
 def run_kind(spec: Spec) -> RunKind:

@@ -64,7 +64,8 @@ class Checkpointer:
 
         `directory` counts only without FLEETCTL_CHECKPOINT_DIR; with neither, nothing is saved and rank 0 says so once:
         the same program then runs with and without a `checkpoint` section. Without `interval_s`,
-        FLEETCTL_CHECKPOINT_INTERVAL_S and `every_steps`, a save is due every 600 s. `digest` is crc32, sha256 or xxh3.
+        FLEETCTL_CHECKPOINT_INTERVAL_S and `every_steps`, a save is due every 600 s; with FLEETCTL_CHECKPOINT_MTBF_S
+        beside that variable, by what the saves before cost. `digest` is crc32, sha256 or xxh3.
         Rank 0 waits `commit_timeout_s` for the other shards. Raises ValueError.
         """
         env = os.environ if environ is None else environ
@@ -95,7 +96,11 @@ class Checkpointer:
             monotonic=monotonic,
         )
         self._schedule = Schedule(
-            self._settings.interval_s, self._settings.every_steps, monotonic(), retries=self._settings.shards == 1
+            self._settings.interval_s,
+            self._settings.every_steps,
+            monotonic(),
+            retries=self._settings.shards == 1,
+            mtbf_s=self._settings.mtbf_s,
         )
         self._saves_of: dict[int, int] = {}  # counted for each step: ranks that once disagreed agree at the next one
         self._next_poll = monotonic()
@@ -247,7 +252,7 @@ class Checkpointer:
             self._superseded = outcome.error
             raise outcome.error
         if outcome.error is None:
-            self._schedule.succeeded()
+            self._schedule.succeeded(outcome.blocked_s, outcome.total_s)
             self._saver.well("save ")
             self._answered = outcome.request or self._answered
         else:

@@ -16,11 +16,14 @@ from fleetctl.train.places import CommitFailed
 
 
 class Outcome(NamedTuple):
-    """How a try ended: `error` is None, Superseded, or why it failed. `request` asked for it."""
+    """How a try ended: `error` is None, Superseded, or why it failed. `request` asked for it. `blocked_s` is what the
+    training waited, None if nothing was written; `total_s` until it was on disk."""
 
     training_step: int
     error: Exception | None
     request: str | None
+    blocked_s: float | None = None
+    total_s: float = 0.0
 
 
 class _Try(NamedTuple):
@@ -175,16 +178,17 @@ class Saver:
 
     def _ended(self, attempt: _Try, error: Exception | None, size: int) -> Outcome:
         """The outcome, told to fleetctl."""
-        outcome = Outcome(attempt.training_step, error, attempt.request)
+        total_s = self._monotonic() - attempt.began
+        blocked_s = total_s if attempt.blocked_s is None else attempt.blocked_s
+        outcome = Outcome(attempt.training_step, error, attempt.request, blocked_s if size else None, total_s)
         if self._rank != 0:
             return outcome
-        total_s = self._monotonic() - attempt.began
         record: dict[str, Any] = {
             "training_step": attempt.training_step,
             "name": os.path.basename(self._committer.path(attempt.training_step)),
             "state": "committed" if error is None else "failed",
             "why": None if error is None else reason_of(error),
-            "blocked_s": round(total_s if attempt.blocked_s is None else attempt.blocked_s, 6),
+            "blocked_s": round(blocked_s, 6),
             "total_s": round(total_s, 6),
             "bytes": size,
             "flag": attempt.request,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from typing import Mapping, NamedTuple
 
@@ -15,7 +16,8 @@ _SAVES_PER_RESTART = 1_000_000  # torchrun restarts its ranks within one attempt
 class Settings(NamedTuple):
     """`shards` ranks write. Empty texts where fleetctl says nothing; `by_hand` when it does not choose what to load.
     `ordered`: fleetctl names the directory, and made it. `restarted`: torchrun started these ranks anew within the
-    attempt. Without a directory nothing is saved."""
+    attempt. Without a directory nothing is saved. `mtbf_s`, the mean time between failures of the job, is there
+    when the interval follows from what saves cost (`checkpoint.interval: auto`)."""
 
     directory: str
     run_id: str
@@ -30,6 +32,7 @@ class Settings(NamedTuple):
     ordered: bool
     interval_s: float | None
     every_steps: int | None
+    mtbf_s: float | None
     by_hand: bool
 
 
@@ -66,6 +69,7 @@ def read_settings(
         ordered=bool(env.get("FLEETCTL_CHECKPOINT_DIR")),
         interval_s=_interval(env, interval_s, every_steps),
         every_steps=_every(every_steps),
+        mtbf_s=_mtbf(env) if interval_s is None else None,
         by_hand=not told and not env.get("FLEETCTL_RESUME_PATH"),
     )
 
@@ -91,6 +95,13 @@ def _interval(env: Mapping[str, str], given: float | None, every_steps: int | No
     if not given > 0:
         raise ValueError(f"interval_s={given} is no number of seconds above 0")
     return given
+
+
+def _mtbf(env: Mapping[str, str]) -> float | None:
+    with contextlib.suppress(ValueError):
+        mtbf_s = float(env.get("FLEETCTL_CHECKPOINT_MTBF_S", ""))
+        return mtbf_s if 0 < mtbf_s < math.inf else None
+    return None
 
 
 def _every(every_steps: int | None) -> int | None:

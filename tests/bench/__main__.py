@@ -19,7 +19,7 @@ from fleetctl.rundir.model import EventKind, RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
-from tests.bench import checkpoint
+from tests.bench import checkpoint, checkpoint_content, checkpoint_structure
 from tests.bench.launch import bench_launch
 from tests.bench.measure import Row, alternate, cpu_ms, table
 from tests.support import ROOT, Cli
@@ -172,6 +172,8 @@ def main() -> int:
         rows = [bench_help(cli), bench_submit(cli, folder), bench_sweep(cli, folder), bench_launch(cli, folder)]
         rows.append(bench_ls(cli))
     rows += checkpoint.rows()
+    rows += checkpoint_structure.rows()
+    rows += checkpoint_content.rows()
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
     print("Checkpoints and launch: time of the wall clock.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetctl.checkpoint.formats import own
+from fleetctl.checkpoint.examine import examine
 from fleetctl.checkpoint.model import Checked, Level, Validity, entry_of
 from fleetctl.checkpoint.storage import LocalStorage
 from tests.checkpoints import write_checkpoint
@@ -19,7 +19,7 @@ FILES = ("manifest.json", "shard-00000.bin", "shard-00000.json", "shard-00001.bi
 def check(folder: Path, level: Level) -> Checked:
     entry = entry_of(folder.name)
     assert entry is not None
-    return own.check(LocalStorage(), folder.parent, entry, level)
+    return examine(LocalStorage(), folder.parent, entry, level)
 
 
 @settings(max_examples=300, deadline=None)

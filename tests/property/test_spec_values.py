@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fleetctl.spec.load import load_spec
-from fleetctl.spec.model import MAX_COUNT, Group, Launcher, Resources, Spec
+from fleetctl.spec.model import MAX_COUNT, Auto, Checkpoint, CheckpointTell, Group, Launcher, Resources, Spec
 from fleetctl.spec.record import spec_to_builtins
-from fleetctl.spec.shape import COMMAND, Field, Shape, fields
+from fleetctl.spec.rules import TOLD_BY_POINTER
+from fleetctl.spec.shape import COMMAND, INTERVAL, Field, Shape, fields
 from fleetctl.units import Duration, MemorySize
 
 Part = TypeVar("Part", Spec, Group)
@@ -59,6 +60,8 @@ def value_of(shape: Shape) -> st.SearchStrategy[Any]:
         return st.lists(value_of(element), min_size=least(shape), max_size=3).map(tuple)
     if shape.type == COMMAND:
         return st.one_of(text_of(shape), st.lists(KEPT, min_size=1, max_size=3).map(tuple))
+    if shape.type == INTERVAL:
+        return st.one_of(value_of(Shape(Duration)), st.just(Auto.AUTO))
     if shape.type is int:
         return st.integers(min(meta.ge for meta in shape.metas if isinstance(meta.ge, int)), MAX_COUNT)
     return {
@@ -102,6 +105,8 @@ def section_of(struct: type[Struct]) -> st.SearchStrategy[Any]:
 
 def lawful(spec: Spec, groups: list[Group]) -> Spec:
     """The nearest spec that keeps the rules across fields."""
+    if spec.checkpoint is not None:
+        spec = replace(spec, checkpoint=lawful_checkpoint(spec.checkpoint))
     if spec.launch is Launcher.COMMAND or any(group.launch is Launcher.COMMAND for group in groups):
         spec = replace(spec, container=None)
     if len(groups) >= 2:
@@ -123,6 +128,15 @@ def lawful(spec: Spec, groups: list[Group]) -> Spec:
         sweep = None
     env = {name: value for name, value in spec.env.items() if not sweep or name not in sweep.parameters}
     return replace(lawful_chain(lawful_part(spec)), sweep=sweep, env=env)
+
+
+def lawful_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
+    pointed = checkpoint.tell is CheckpointTell.POINTER and checkpoint.format in TOLD_BY_POINTER
+    return replace(
+        checkpoint,
+        keep_every=None if checkpoint.keep is None else checkpoint.keep_every,
+        tell=CheckpointTell.POINTER if pointed else CheckpointTell.ENVIRONMENT,
+    )
 
 
 def without_spares(group: Group) -> Group:

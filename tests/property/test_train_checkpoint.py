@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 
-from fleetctl.checkpoint.formats import own
+from fleetctl.checkpoint.examine import examine
 from fleetctl.checkpoint.model import Level, Validity, entry_of
 from fleetctl.checkpoint.storage import LocalStorage
 from fleetctl.train.checkpointer import CheckpointDamaged, Checkpointer, Loaded
@@ -81,7 +81,7 @@ def judged(committed: Path) -> Validity:
     """The word of the reader that chooses what a run resumes from."""
     entry = entry_of(committed.name)
     assert entry is not None
-    return own.check(LocalStorage(), committed.parent, entry, Level.CONTENT).validity
+    return examine(LocalStorage(), committed.parent, entry, Level.CONTENT).validity
 
 
 def open_in(folder: str, **more: Any) -> Checkpointer:

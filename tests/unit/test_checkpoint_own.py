@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetctl.checkpoint.formats import own
+from fleetctl.checkpoint.examine import examine
 from fleetctl.checkpoint.model import Checked, Entry, Level, Validity, entry_of
 from fleetctl.checkpoint.storage import Blob, Found, LocalStorage
 from fleetctl.train import digests, layout
@@ -21,6 +21,7 @@ from tests.checkpoints import ARRAYS, lie, shard, write_checkpoint
 
 VALID, INCOMPLETE, CORRUPT, UNKNOWN = Validity.VALID, Validity.INCOMPLETE, Validity.CORRUPT, Validity.UNKNOWN
 SHARD, SECOND, SAID, MANIFEST = "shard-00000.bin", "shard-00001.bin", "shard-00000.json", "manifest.json"
+NAME = layout.committed_name(120, "run-a", "1.0")
 HEADER_END = layout.PREFIX_BYTES + layout.parse_prefix(shard()[: layout.PREFIX_BYTES])
 
 
@@ -31,7 +32,7 @@ def entry(folder: Path) -> Entry:
 
 
 def check(folder: Path, level: Level) -> Checked:
-    return own.check(LocalStorage(), folder.parent, entry(folder), level)
+    return examine(LocalStorage(), folder.parent, entry(folder), level)
 
 
 def cut(name: str, size: Callable[[int], int]) -> Callable[[Path], object]:
@@ -171,7 +172,7 @@ DAMAGES: list[tuple[str, Callable[[Path], object], tuple[Validity, Validity, Val
     ("a loop as shard", instead(SHARD, lambda p: p.symlink_to(p)), (VALID, CORRUPT, CORRUPT), "is no file"),
     ("a FIFO as a rank's word", instead(SAID, os.mkfifo), (VALID, VALID, CORRUPT), "is no file"),
     ("another rank's word", another_word, (VALID, VALID, CORRUPT), "agree"),
-    ("a huge word of a rank", cut(SAID, lambda n: 1 << 30), (VALID, VALID, CORRUPT), "more than any"),
+    ("a huge word of a rank", cut(SAID, lambda n: 1 << 30), (VALID, VALID, CORRUPT), "more than the"),
 ]  # fmt: skip
 
 
@@ -220,9 +221,11 @@ def test_only_content_reads_the_data(tmp_path: Path) -> None:
 def test_whoever_watches_is_told_every_byte(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, 120, data=bytes(9_000_000))
     told: list[int] = []
-    found = own.check(LocalStorage(), tmp_path, entry(folder), Level.CONTENT, watch=told.append)
-    assert sum(told) == found.size_bytes
-    assert len(told) == 2 * 3
+    found = examine(LocalStorage(), tmp_path, entry(folder), Level.CONTENT, pulse=told.append)
+    assert found.size_bytes is not None
+    assert sum(told) == found.bytes_read
+    assert found.size_bytes < found.bytes_read < found.size_bytes + 2_000
+    assert len(told) < 100, "a bar is not told every page"
 
 
 def test_a_date_in_the_future_is_no_fault(tmp_path: Path) -> None:
@@ -245,14 +248,23 @@ def test_a_time_in_another_zone_is_told_in_utc(tmp_path: Path) -> None:
     assert found.saved_at.utcoffset() == timedelta(0)
 
 
+NO_KIND = "is no file and no folder"
+
+
 @pytest.mark.parametrize(
-    "make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("/"), lambda path: path.symlink_to(path)]
+    ("make", "why"),
+    [
+        (Path.touch, "is no folder"),
+        (os.mkfifo, NO_KIND),
+        (lambda path: path.symlink_to("/"), NO_KIND),
+        (lambda path: path.symlink_to(path), NO_KIND),
+    ],
 )
-def test_what_is_no_folder_is_corrupt(make: Callable[[Path], object], tmp_path: Path) -> None:
-    path = tmp_path / layout.committed_name(120, "run-a", "1.0")
+def test_what_is_no_folder_is_corrupt(make: Callable[[Path], object], why: str, tmp_path: Path) -> None:
+    path = tmp_path / NAME
     make(path)
     found = check(path, Level.CONTENT)
-    assert (found.validity, found.level, found.reason) == (CORRUPT, None, "it is no folder")
+    assert (found.validity, found.level, found.reason) == (CORRUPT, None, f"{NAME} {why}")
 
 
 def test_a_link_to_a_whole_one_is_not_followed(tmp_path: Path) -> None:
@@ -262,8 +274,8 @@ def test_a_link_to_a_whole_one_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_missing_one_is_incomplete(tmp_path: Path) -> None:
-    found = check(tmp_path / layout.committed_name(120, "run-a", "1.0"), Level.CONTENT)
-    assert (found.validity, found.reason) == (INCOMPLETE, "it is gone")
+    found = check(tmp_path / NAME, Level.CONTENT)
+    assert (found.validity, found.reason) == (INCOMPLETE, f"{NAME} is gone")
 
 
 def test_a_digest_that_cannot_be_computed_leaves_it_at_structure(
@@ -332,6 +344,10 @@ class Failing:
         self._fail("look", inside[-1])
         return self._inner.look(directory, *inside)
 
+    def look_all(self, directory: Path, *inside: str) -> dict[str, Found]:
+        self._fail("look_all", inside[-1])
+        return self._inner.look_all(directory, *inside)
+
     @contextlib.contextmanager
     def open(self, directory: Path, *inside: str) -> Iterator[Blob]:
         self._fail("open", inside[-1])
@@ -341,28 +357,77 @@ class Failing:
 
 class _FailingBlob:
     def __init__(self, inner: Blob, error: OSError) -> None:
-        self.size_bytes, self._error = inner.size_bytes, error
+        self.size_bytes, self.stamp, self._error = inner.size_bytes, inner.stamp, error
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         raise self._error
 
-
-NAME = layout.committed_name(120, "run-a", "1.0")
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        raise self._error
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ELOOP, errno.ETIMEDOUT])
 @pytest.mark.parametrize(
     ("verb", "name"),
     [
-        ("look", NAME), ("look", MANIFEST), ("open", MANIFEST), ("read", MANIFEST), ("look", SECOND), ("open", SECOND),
-        ("read", SECOND), ("listing", NAME), ("open", SAID), ("read", SAID),
+        ("look", NAME), ("look_all", NAME), ("open", MANIFEST), ("read", MANIFEST), ("open", SECOND), ("read", SECOND),
+        ("open", SAID), ("read", SAID),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_unknown_and_says_why(verb: str, name: str, number: int, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, 120)
-    found = own.check(Failing(verb, name, number), tmp_path, entry(folder), Level.CONTENT)
+    found = examine(Failing(verb, name, number), tmp_path, entry(folder), Level.CONTENT)
     assert found.validity is UNKNOWN
     assert os.strerror(number) in found.reason
+    assert found.faults == 1
+
+
+def test_every_fault_is_named_and_the_worst_one_is_the_reason(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, 120, shards=5)
+    (folder / "shard-00000.bin").unlink()
+    os.truncate(folder / "shard-00001.bin", 3)
+    flip("shard-00002.bin", lambda n: 0)(folder)
+    put("shard-00009.bin", b"x")(folder)
+    found = check(folder, Level.CONTENT)
+    assert (found.validity, found.level, found.faults) == (CORRUPT, Level.NAMES, 4)
+    assert [(piece.name, piece.validity) for piece in found.pieces] == [
+        ("shard-00000.bin", INCOMPLETE),
+        ("shard-00001.bin", CORRUPT),
+        ("shard-00002.bin", CORRUPT),
+        ("shard-00009.bin", CORRUPT),
+    ]
+    assert found.reason == f"{found.pieces[1].reason} (and 3 more)"
+
+
+def test_every_shard_of_other_content_is_named(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, 120, shards=40)
+    bad = [layout.shard_name(rank) for rank in range(3, 40, 7)]
+    for name in bad:
+        flip(name, lambda n: n - 1)(folder)
+    (folder / layout.said_name(39)).unlink()
+    found = check(folder, Level.CONTENT)
+    assert (found.validity, found.level) == (CORRUPT, Level.STRUCTURE)
+    assert sorted(piece.name for piece in found.pieces) == sorted([*bad, layout.said_name(39)])
+
+
+def test_of_very_many_faults_the_first_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, 120, shards=250)
+    for rank in range(250):
+        (folder / layout.shard_name(rank)).unlink()
+    found = check(folder, Level.STRUCTURE)
+    assert (found.validity, found.faults, len(found.pieces)) == (INCOMPLETE, 250, 100)
+    assert found.reason == "shard-00000.bin is missing (and 249 more)"
+
+
+def test_what_cannot_be_read_hides_nothing_that_is_wrong(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, 120)
+    storage = Failing("open", SHARD, errno.EIO)
+    assert examine(storage, tmp_path, entry(folder), Level.STRUCTURE).validity is UNKNOWN
+    os.truncate(folder / SECOND, 3)
+    found = examine(storage, tmp_path, entry(folder), Level.STRUCTURE)
+    assert (found.validity, found.faults) == (CORRUPT, 2)
+    (folder / SECOND).unlink()
+    assert examine(storage, tmp_path, entry(folder), Level.STRUCTURE).validity is INCOMPLETE
 
 
 def test_a_reason_never_carries_what_a_file_says_raw(tmp_path: Path) -> None:

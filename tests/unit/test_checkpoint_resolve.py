@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from fleetctl.checkpoint import select
-from fleetctl.checkpoint.model import Checked, Choice, Fence, Level, Load, Outcome, Validity, load_of, suspects
+from fleetctl.checkpoint.examine import examine
+from fleetctl.checkpoint.model import Checked, Choice, Fence, Level, Load, Needs, Outcome, Validity, load_of, suspects
 from fleetctl.checkpoint.resolve import Patience, resolve
 from fleetctl.checkpoint.storage import Blob, Found, LocalStorage, Storage
+from fleetctl.checkpoint.survey import survey, survey_names
 from fleetctl.errors import CannotTell
 from fleetctl.train import layout
 from tests.checkpoints import write_checkpoint
@@ -37,15 +39,15 @@ def ask(
     patience: Patience | None = None,
 ) -> Choice:
     storage = storage or LocalStorage()
+    found = survey(storage, directory, "auto")
     return resolve(
-        storage,
-        directory,
-        storage.names(directory),
+        lambda entry, deep: examine(storage, directory, entry, deep),
+        found,
         fence,
         suspects=bad,
         once_valid=once_valid,
         at_most_step=at_most_step,
-        level=level,
+        needs=Needs(level),
         patience=patience,
     )
 
@@ -146,7 +148,7 @@ def test_a_person_may_ask_for_an_earlier_step(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 200)
     assert name_of(ask(tmp_path, at_most_step=150)) == wanted.name
     assert ask(tmp_path, at_most_step=50).outcome is Outcome.HOLD  # not from scratch: something was saved
-    assert select.standing((wanted.name,), OPEN, 150) == (wanted.name,)
+    assert select.standing(survey_names((wanted.name,), "own"), OPEN, 150) == (wanted.name,)
 
 
 def test_a_suspect_is_taken_last_and_only_whole(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_of_several_suspects_the_newest_whole_one_is_taken(tmp_path: Path) -> No
 def test_a_suspect_whose_content_cannot_be_checked_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetctl.checkpoint.formats.own.Digest", _no_digest)
+    monkeypatch.setattr("fleetctl.checkpoint.content.Digest", _no_digest)
     folder = write_checkpoint(tmp_path, 100)
     assert ask(tmp_path).outcome is Outcome.RESUME
     assert ask(tmp_path, bad=frozenset({folder.name})).outcome is Outcome.HOLD
@@ -210,6 +212,10 @@ class Counting:
         self.calls["look"] += 1
         return self._inner.look(directory, *inside)
 
+    def look_all(self, directory: Path, *inside: str) -> dict[str, Found]:
+        self.calls["look_all"] += 1
+        return self._inner.look_all(directory, *inside)
+
     @contextlib.contextmanager
     def open(self, directory: Path, *inside: str) -> Iterator[Blob]:
         self.calls["open"] += 1
@@ -228,7 +234,7 @@ def test_only_the_newest_of_200_is_looked_into(tmp_path: Path) -> None:
         assert ask(directory, storage=storage).outcome is Outcome.RESUME
         assert storage.opened == {layout.committed_name(older, "run-a", "1.0")}
         counts.append(storage.calls)
-    assert counts[0] == counts[1] == {"names": 1, "listing": 1, "look": 4, "open": 3}
+    assert counts[0] == counts[1] == {"names": 1, "look": 1, "look_all": 1, "open": 3}
 
 
 class Late:
@@ -252,6 +258,15 @@ class Late:
                 raise OSError(self._number, os.strerror(self._number))
             return None
         return self._inner.look(directory, *inside)
+
+    def look_all(self, directory: Path, *inside: str) -> dict[str, Found]:
+        found = self._inner.look_all(directory, *inside)
+        if self._hidden in found and self._clock.monotonic_s() < self._until_s:
+            self.looks += 1
+            if self._number is not None:
+                raise OSError(self._number, os.strerror(self._number))
+            del found[self._hidden]
+        return found
 
     def open(self, directory: Path, *inside: str) -> contextlib.AbstractContextManager[Blob]:
         return self._inner.open(directory, *inside)
@@ -277,7 +292,7 @@ def test_patience_ends(tmp_path: Path) -> None:
     choice = ask(tmp_path, storage=storage, patience=Patience(clock, 60.0))
     assert choice.outcome is Outcome.HOLD
     assert clock.monotonic_s() == 60.0  # for the newest alone: not as long again for each older one
-    assert storage.looks == 61 + 1
+    assert storage.looks == 61
     assert why(choice)[200] == (Validity.INCOMPLETE, "manifest.json is missing")
     assert newest.exists()
 
@@ -294,20 +309,19 @@ def test_nobody_waits_without_patience_or_for_what_is_wrong(tmp_path: Path) -> N
 
 def test_one_that_vanishes_after_the_listing_is_passed_over(tmp_path: Path) -> None:
     older, newest = write_checkpoint(tmp_path, 100), write_checkpoint(tmp_path, 200)
-    names = LocalStorage().names(tmp_path)
+    found = survey(LocalStorage(), tmp_path, "auto")
     shutil.rmtree(newest)
     choice = resolve(
-        LocalStorage(),
-        tmp_path,
-        names,
+        lambda entry, level: examine(LocalStorage(), tmp_path, entry, level),
+        found,
         OPEN,
         suspects=frozenset(),
         once_valid=False,
         at_most_step=None,
-        level=Level.STRUCTURE,
+        needs=Needs(),
     )
     assert name_of(choice) == older.name
-    assert why(choice)[200] == (Validity.INCOMPLETE, "it is gone")
+    assert why(choice)[200] == (Validity.INCOMPLETE, f"{newest.name} is gone")
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
@@ -323,7 +337,7 @@ def test_a_hundred_thousand_torn_ones_do_not_take_forever() -> None:
     """The rule itself, without a disk: what is seen grows, and must not be gone over again for each."""
     names = [layout.committed_name(step, "run-a", "1.0") for step in range(100_000)]
     began = time.process_time()
-    entries, _ = select.acceptable(names, OPEN, None)
+    entries, _ = select.acceptable(survey_names(names, "auto"), OPEN, None)
     seen = [Checked(entry, entry.name, Validity.CORRUPT, None, "torn") for entry in entries]
     assert select.decide(seen, frozenset(), once_valid=False).outcome is Outcome.HOLD
     assert time.process_time() - began < 20.0

@@ -16,6 +16,7 @@ from fleetctl.checkpoint.model import Checked, Entry, Fence, Validity, one_line
 from fleetctl.checkpoint.staging import list_staged
 from fleetctl.checkpoint.stale import collect_stale
 from fleetctl.checkpoint.storage import Kind, LocalStorage
+from fleetctl.checkpoint.survey import survey_names
 from fleetctl.errors import CannotTell
 from fleetctl.train import layout
 from tests.checkpoints import write_checkpoint, write_staged
@@ -73,7 +74,7 @@ def test_a_link_inside_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["", ".", "..", "../x", "/etc/hostname", "a\0b"])
 def test_a_part_is_one_name(part: str, tmp_path: Path) -> None:
-    for ask in (LOCAL.look, read, LOCAL.listing):
+    for ask in (LOCAL.look, read, LOCAL.listing, LOCAL.look_all):
         with pytest.raises(OSError, match="not a name"):
             ask(tmp_path, part)
 
@@ -93,7 +94,7 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
         os.mkdir(os.fsencode(tmp_path) + b"/" + name)
     names = LOCAL.names(tmp_path)
     assert len(names) == 7
-    entries, passed = select.acceptable(names, Fence.open("run-a"), None)
+    entries, passed = select.acceptable(survey_names(names, "auto"), Fence.open("run-a"), None)
     assert [entry.name for entry in entries] == [folder.name]
     assert {(one.entry, one.validity) for one in passed} == {(None, Validity.UNKNOWN)}
 
@@ -105,7 +106,7 @@ def test_many_names_are_listed(tmp_path: Path) -> None:
         os.link("one", f"name-{number}", src_dir_fd=handle, dst_dir_fd=handle)
     os.close(handle)
     names = LOCAL.names(tmp_path)
-    entries, passed = select.acceptable(names, Fence.open("run-a"), None)
+    entries, passed = select.acceptable(survey_names(names, "auto"), Fence.open("run-a"), None)
     assert (len(entries), len(passed)) == (0, 20_001)
 
 
@@ -210,7 +211,7 @@ def test_only_older_saves_of_the_run_are_collected(tmp_path: Path) -> None:
 def test_a_late_writer_cannot_commit_what_was_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where nothing can be removed."""
     folder = write_staged(tmp_path, 100)
-    monkeypatch.setattr(stale, "_remove", lambda name, folder: None)
+    monkeypatch.setattr(stale, "delete", lambda name, folder: None)
     with open(folder / "shard-00001.bin", "wb") as late:
         assert collect_stale(tmp_path, "run-a", (2, 0)) == (folder.name,)
         late.write(b"x")
@@ -271,6 +272,6 @@ def test_no_staging_is_nothing_to_do(tmp_path: Path) -> None:
 
 def test_a_staged_name_is_never_accepted() -> None:
     name = layout.staging_name(1, "run-a", "1.0", 1)
-    assert select.acceptable([name], Fence.open("run-a"), None)[0] == ()
+    assert select.acceptable(survey_names([name], "auto"), Fence.open("run-a"), None)[0] == ()
     entry = Entry(name, 1, "run-a", (1, 0), staging=True)
     assert not Fence("run-a", frozenset({name}), (0, 0), everything=True).accepts(entry)

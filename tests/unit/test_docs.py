@@ -19,13 +19,17 @@ import pytest
 from click.testing import CliRunner
 
 import fleetctl
+from fleetctl.checkpoint.here import Here
 from fleetctl.checkpoint.model import Level, Validity
+from fleetctl.cli import ckpt_place
 from fleetctl.cli.app import _INTERNAL_EXIT_CODE, cli, run
 from fleetctl.cli.runs import exit_code_of
 from fleetctl.errors import INTERRUPTED_EXIT_CODE, exit_codes
 from fleetctl.launch.environment import checkpoint_environment, rendezvous, run_environment
+from fleetctl.launch.interval import keys_of
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.resume import Resume
+from fleetctl.reliability.estimate import Observed, make_plan
 from fleetctl.render.steps import _RANKS
 from fleetctl.rundir.history import add_up
 from fleetctl.rundir.model import Claim, EventKind, RunKind, RunRecord
@@ -194,12 +198,20 @@ def test_the_keys_that_show_prints(runs: Path) -> None:
     assert printed_keys("show", "r-1") == own
 
 
-def test_the_keys_of_a_checkpoint(tmp_path: Path) -> None:
+def test_the_keys_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ckpt_place, "Apart", Here)  # no process of its own is started here
     write_checkpoint(tmp_path, 100)
     own, found = first_cells(section(JSON, "`fleetctl ckpt`")), first_cells(section(JSON, "A checkpoint"))
     assert printed_keys("ckpt", "verify", str(tmp_path)) == found
     assert printed_keys("ckpt", "ls", str(tmp_path)) == found
     assert set(printed_keys("ckpt", "resolve", str(tmp_path))) == {*own, *found}
+
+
+def test_the_keys_of_an_interval(runs: Path) -> None:
+    own = first_cells(section(JSON, "An interval"))
+    assert printed_keys("ckpt", "interval", "--cost", "1s") == own
+    assert printed_keys("ckpt", "interval", "r-1") == own
+    assert ["run_id", "task", *keys_of(make_plan(Observed(), 1))] == own
 
 
 def test_every_validity_and_level_is_explained() -> None:
@@ -309,8 +321,8 @@ def test_every_event_is_described_with_its_fields() -> None:
 def test_every_promised_variable_is_described(tmp_path: Path) -> None:
     job = JobIdentity("1", "1", None, None, "n1", 0)
     promised = {*run_environment({}, RunDir(tmp_path), "1.0", job), *rendezvous({}, "n1")}
-    order = CheckpointOrder("/c", "own", "latest", 60)
-    promised |= set(checkpoint_environment(order, Resume("/c/step", 1), None))
+    order = CheckpointOrder("/c", "own", "latest", interval_s=60)
+    promised |= set(checkpoint_environment(order, Resume("/c/step", 1), None, make_plan(Observed(), 1)))
     promised |= set(re.findall(r"(\w+)=", _RANKS))
     assert promised <= set(first_cells(section(GUIDE, "What each task gets")))
 

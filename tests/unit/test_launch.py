@@ -83,8 +83,20 @@ def test_what_the_spec_allows_is_read() -> None:
     words += ["--checkpoint-interval-s", "60", "--step", "a", "0", "1", "x"]
     parsed = parse_order([*words, "--take-over", "1.0"])
     assert (parsed.nodes, parsed.spares, parsed.max_failures, parsed.chain) == (4, 1, 3, True)
-    assert parsed.checkpoint == CheckpointOrder("/c", "own", "none", 60)
+    assert parsed.checkpoint == CheckpointOrder("/c", "own", "none", interval_s=60)
     assert parsed.take_over == "1.0"
+
+
+def test_how_a_start_looks_and_tells_is_read() -> None:
+    words = ["--run-dir", "/r", "--submission", "1", "--checkpoint-dir", "/c", "--checkpoint-format", "megatron"]
+    words += ["--checkpoint-load", "none", "--step", "a", "0", "1", "x"]
+    more = ["--checkpoint-verify", "content", "--checkpoint-tell", "pointer", "--checkpoint-ranks", "16"]
+    plain, full = parse_order(words).checkpoint, parse_order([*more, *words]).checkpoint
+    assert plain == CheckpointOrder("/c", "megatron", "none"), "as an older fleetctl wrote it"
+    assert full == CheckpointOrder("/c", "megatron", "none", verify="content", tell="pointer", ranks=16)
+    for option in ("--checkpoint-verify", "--checkpoint-tell", "--checkpoint-ranks"):
+        with pytest.raises(JobSideError):
+            parse_order([option, "some", *words])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,20 @@ import pytest
 from fleetctl.errors import UsageError
 from fleetctl.render.quote import directive_quote, path_pattern, sh_quote
 from fleetctl.render.script import Context, render, sweep_size
-from fleetctl.render.steps import Style
+from fleetctl.render.steps import Style, ranks_of
 from fleetctl.slurm.model import GpuStyle, MemoryStyle
-from fleetctl.spec.model import Checkpoint, Group, Launcher, Recovery, Resources, Spec, Sweep
+from fleetctl.spec.model import (
+    Checkpoint,
+    CheckpointFormat,
+    CheckpointTell,
+    CheckpointVerify,
+    Group,
+    Launcher,
+    Recovery,
+    Resources,
+    Spec,
+    Sweep,
+)
 from fleetctl.submission.templates import template_environment
 from fleetctl.units import MemorySize
 
@@ -117,3 +128,38 @@ def test_the_array_has_one_element_per_combination() -> None:
     assert "--array=0-5%2\n" in text
     assert 'export A="${fleetctl_values[SLURM_ARRAY_TASK_ID / 2 % 3]}"' in text
     assert 'export B="${fleetctl_values[SLURM_ARRAY_TASK_ID / 1 % 2]}"' in text
+
+
+@pytest.mark.parametrize(
+    ("launch", "resources", "ranks"),
+    [
+        (Launcher.TORCHRUN, Resources(nodes=2, gpus_per_node=8), 16),
+        (Launcher.TORCHRUN, Resources(nodes=2), 2),
+        (Launcher.SRUN, Resources(nodes=2, gpus_per_node=8), 16),
+        (Launcher.SRUN, Resources(nodes=2, tasks_per_node=4), 8),
+        (Launcher.SRUN, Resources(nodes=2, spare_nodes=3, gpus_per_node=1), 2),
+        (Launcher.SRUN, Resources(nodes=2, gpus_per_node=8, tasks_per_node=1), None),
+        (Launcher.SRUN, Resources(nodes=2), None),
+        (Launcher.COMMAND, Resources(nodes=2, gpus_per_node=8), None),
+    ],
+)
+def test_ranks_are_told_only_where_a_task_is_sure_to_be_one(
+    launch: Launcher, resources: Resources, ranks: int | None
+) -> None:
+    spec = Spec(name="n", command="x", launch=launch, resources=resources, checkpoint=Checkpoint(dir="c"))
+    assert ranks_of(spec) == ranks
+    assert (f"--checkpoint-ranks {ranks}" in script(spec)) is (ranks is not None)
+    groups = tuple(Group(name=name, command="x", launch=launch, resources=resources) for name in "ab")
+    assert ranks_of(Spec(name="n", groups=groups)) is None
+
+
+def test_how_a_start_looks_and_tells_stands_in_the_script() -> None:
+    asked = Checkpoint(
+        dir="c", format=CheckpointFormat.MEGATRON, verify=CheckpointVerify.CONTENT, tell=CheckpointTell.POINTER
+    )
+    assert "--checkpoint-verify content --checkpoint-tell pointer" in script(
+        Spec(name="n", command="x", checkpoint=asked)
+    )
+    plain = script(Spec(name="n", command="x", checkpoint=Checkpoint(dir="c")))
+    assert "--checkpoint-verify" not in plain
+    assert "--checkpoint-tell" not in plain

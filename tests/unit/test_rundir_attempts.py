@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from fleetctl.errors import RunDirError
-from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.attempts import Attempts, Claimed
 from fleetctl.rundir.model import AttemptNumber
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -119,30 +119,42 @@ def test_a_claim_that_cannot_be_written_is_one_line(attempts: Attempts, monkeypa
 
 
 def test_the_newest_older_claim_says_what_stands(attempts: Attempts) -> None:
-    assert attempts.stands_before((1, 0)) is None
+    assert attempts.claimed_before((1, 0)) is None
     stood(attempts, (1, 0), "a")
     stood(attempts, (1, 1), "a", "b")
     assert attempts.claim((2, 0)), "it died before it wrote what stands"
-    assert attempts.stands_before((3, 0)) == ((1, 1), frozenset({"a", "b"}))
-    assert attempts.stands_before((1, 1)) == ((1, 0), frozenset({"a"}))
+    assert attempts.claimed_before((3, 0)) == Claimed((1, 1), frozenset({"a", "b"}))
+    assert attempts.claimed_before((1, 1)) == Claimed((1, 0), frozenset({"a"}))
+
+
+def test_a_claim_says_what_lay_there_before_the_run(attempts: Attempts) -> None:
+    assert attempts.claim((1, 0))
+    aside = {"checkpoint-500": 1_767_225_600.123456}
+    attempts.write_stands((1, 0), (), NOW, "7", aside)
+    assert attempts.claimed_before((1, 1)) == Claimed((1, 0), frozenset(), aside)
 
 
 def test_a_claim_that_cannot_be_read_is_not_skipped(attempts: Attempts) -> None:
     stood(attempts, (1, 0), "a")
     unreadable(stood(attempts, (2, 0), "a", "b"))
     with pytest.raises(RunDirError, match=r"cannot read .*2\.0/claim\.json"):
-        attempts.stands_before((3, 0))
-    assert attempts.stands_before((2, 0)) == ((1, 0), frozenset({"a"}))
+        attempts.claimed_before((3, 0))
+    assert attempts.claimed_before((2, 0)) == Claimed((1, 0), frozenset({"a"}))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"stands": "a"}', '{"stands": [1]}', "[" * 99_999, "\udcff"], ids=range(8)
+    "text",
+    [
+        *("", "{", "[]", "{}", '{"stands": "a"}', '{"stands": [1]}', "[" * 99_999, "\udcff"),
+        *('{"stands": [], "aside": []}', '{"stands": [], "aside": {"a": "now"}}'),
+    ],
+    ids=range(10),
 )
 def test_a_damaged_claim_is_not_skipped(attempts: Attempts, text: str) -> None:
     stood(attempts, (1, 0), "a")
     stood(attempts, (2, 0), "a", "b").write_text(text, errors="surrogateescape")
     with pytest.raises(RunDirError, match=r"2\.0/claim\.json is damaged") as caught:
-        attempts.stands_before((3, 0))
+        attempts.claimed_before((3, 0))
     assert "\n" not in caught.value.message
     assert caught.value.remedy
 

@@ -211,7 +211,7 @@ def test_ten_mistakes_are_ten_lines_in_the_order_of_the_file() -> None:
          'SRC:DST:ro, without a comma, not "a:b:rx"'),
         ('container: {image: i, mounts: ["a,b"]}', "3:32: container.mounts[0]: expected SRC, SRC:DST or "
          'SRC:DST:ro, without a comma, not "a,b"'),
-        ("checkpoint: {dir: d, interval: 0s}", "3:32: checkpoint.interval: expected a duration longer than 0 "
+        ("checkpoint: {dir: d, interval: 0s}", "3:32: checkpoint.interval: expected auto or a duration longer than 0 "
          '(Slurm reads 0 as no limit), not "0s"'),
     ],
 )  # fmt: skip
@@ -546,10 +546,49 @@ def test_a_good_spec_pays_for_no_difflib(monkeypatch: pytest.MonkeyPatch) -> Non
             "command: x\nrecovery: {chain: true}\ncheckpoint: {dir: c}",
             "3:19: recovery.chain: expected resources.time beside it: without a limit there is no chain",
         ),
+        (
+            "command: [x]\ncheckpoint: {dir: c, tell: arguments}",
+            "3:28: checkpoint.tell: expected a format beside it whose framework reads it: huggingface, accelerate, "
+            "lightning, megatron, torchtitan",
+        ),
+        (
+            "command: [x]\ncheckpoint: {dir: c, format: deepspeed, tell: arguments}",
+            "3:47: checkpoint.tell: expected a format beside it whose framework reads it: huggingface, accelerate, "
+            "lightning, megatron, torchtitan",
+        ),
+        (
+            "command: x\ncheckpoint: {dir: c, format: orbax, tell: pointer}",
+            "3:43: checkpoint.tell: expected a format beside it whose framework reads it: deepspeed, megatron",
+        ),
+        (
+            "command: train.py\ncheckpoint: {dir: c, format: lightning, tell: arguments}",
+            '2:10: command: expected "$@" in it, where `checkpoint.tell: arguments` puts them; or a list, which they '
+            "end",
+        ),
+        (
+            "script: python train.py $@\ncheckpoint: {dir: c, format: lightning, tell: arguments}",
+            '2:9: script: expected "$@" in it, where `checkpoint.tell: arguments` puts them; or a list, which they end',
+        ),
+        (
+            "groups: [{name: a, command: [x]}, {name: b, command: [y]}]\n"
+            "checkpoint: {dir: c, format: lightning, tell: arguments}",
+            "3:47: checkpoint.tell: expected no arguments beside groups: it is not known which group is the training",
+        ),
     ],
 )
 def test_what_does_not_fit_together(text: str, expected: str) -> None:
     assert problem(f"name: a\n{text}\n") == expected
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["command: [train.py, a]", 'command: train.py "$@"', 'script: |\n  cd x\n  python train.py "$@" | tee log'],
+)
+@pytest.mark.parametrize("form", ["huggingface", "megatron"])
+def test_where_the_words_arrive_they_may_be_asked_for(program: str, form: str) -> None:
+    spec = load(f"name: a\n{program}\ncheckpoint: {{dir: c, format: {form}, tell: arguments, verify: content}}\n")
+    assert spec.checkpoint is not None
+    assert (spec.checkpoint.tell.value, spec.checkpoint.verify.value) == ("arguments", "content")
 
 
 def test_a_chain_with_both_is_read() -> None:

@@ -60,7 +60,15 @@ def test_the_schema_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["name: a\ncommand: b\n", "name: 3\nscript: x\n", FULL, HET, "name: a\ncommand: b\nsweep:\n"]
+    "text",
+    [
+        "name: a\ncommand: b\n",
+        "name: 3\nscript: x\n",
+        FULL,
+        FULL.replace("interval: 30m", "interval: auto"),
+        HET,
+        "name: a\ncommand: b\nsweep:\n",
+    ],
 )
 def test_what_loads_is_valid(text: str) -> None:
     assert agrees(text) == (True, True)
@@ -95,6 +103,7 @@ def test_what_loads_is_valid(text: str) -> None:
         ("runtime: apptainer", "runtime: docker"),
         ("/a:/b:ro", "/a:/b:rx"),
         ("keep: 2", "keep: 1"),
+        ("interval: 30m", "interval: often"),
         ("requeue: true", "requeue: maybe"),
         ("checks: [ecc]", "checks: [foo]"),
         ("SEED: [1, 2]", "SEED: []"),

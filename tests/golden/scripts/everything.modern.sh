@@ -41,6 +41,6 @@ module load 'nccl (new)' || exit 1
 # Claims the run (a duplicate ends itself here), sets the environment, starts the steps and waits for them.
 # Each step: its name, after how many words srun is told its nodes (0: never), how many words follow, and the words.
 exec '/opt/fleet ctl/bin/python' -I -m fleetctl.launch --run-dir '/runs/50% done/__RUN__' --submission 1 --env-file /home/me/specs/secrets.env --needs /runs/first \
-  --nodes 4 --spares 0 --checkpoint-dir '/data/my project/ckpt' --checkpoint-format auto --checkpoint-load latest --checkpoint-interval-s 1800 \
+  --nodes 4 --spares 0 --checkpoint-dir '/data/my project/ckpt' --checkpoint-format auto --checkpoint-load latest --checkpoint-interval-s 1800 --checkpoint-ranks 32 \
   --step train 1 14 srun --nodes=4 --ntasks=32 --ntasks-per-node=8 --cpus-per-task=12 --gpus-per-node=h100:8 --kill-on-bad-exit=1 --export=ALL '--container-image=nvcr.io#nvidia/pytorch:24.05-py3' '--container-mounts=/data:/data:ro,/scratch,/runs/50% done/__RUN__:/runs/50% done/__RUN__,/data/my project/ckpt:/data/my project/ckpt' --container-workdir=/data bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 python train.py --data "$HOME/it'\''s here" | tee out.txt'

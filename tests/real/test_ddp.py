@@ -1,4 +1,4 @@
-"""The torchrun example with the real torch, in a stage of its own: `./dev test` makes .venv-torch for it."""
+"""The torchrun example with the real torch, in a stage of its own: `./dev test` makes .venv-real for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support import EXAMPLES, ROOT, Cli, committed, processes_with, wait_u
 
 pytestmark = pytest.mark.slurm
 
-TORCH_BIN = ROOT / ".venv-torch" / "bin"
+TORCH_BIN = ROOT / ".venv-real" / "bin"
 STEPS = 120
 
 
 @pytest.fixture
 def cli(sandbox: Sandbox, tmp_path: Path) -> Cli:
-    assert (TORCH_BIN / "torchrun").exists(), "run it by ./dev test, which makes .venv-torch"
+    assert (TORCH_BIN / "torchrun").exists(), "run it by ./dev test, which makes .venv-real"
     cli = Cli(sandbox.environment(os.environ), tmp_path / "runs")
     cli.environ["PATH"] = f"{TORCH_BIN}:{cli.environ['PATH']}"
     return cli
