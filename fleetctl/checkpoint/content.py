@@ -15,8 +15,8 @@ from fleetctl.checkpoint.storage import Blob
 from fleetctl.checkpoint.verified import Notes
 from fleetctl.train.digests import Digest, DigestMissing, parse_digest
 
-# Few enough hand-overs between threads, small enough to stay in the cache between the copy and the digest.
-# Measured with tests/bench/checkpoint_content.py: 256 KiB to 2 MiB differ by less than the noise.
+# Few enough hand-overs of the interpreter between threads, small enough to stay in the cache between the copy and the
+# digest: of 64 KiB to 8 MiB the quickest with tests/bench/checkpoint_content.py; 64 KiB takes twice as long.
 _CHUNK_BYTES = 1 << 20
 _MOST_WORKERS = 8  # more readers make a parallel file system no quicker for its other users
 _AHEAD = 4  # batches in hand for each worker: a checkpoint of a million pieces is not held in memory

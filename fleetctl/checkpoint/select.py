@@ -145,7 +145,8 @@ def as_in_progress(found: Checked, now: datetime) -> Checked:
     """What a framework may be writing just now is not broken. For a folder whose writer lives, or may."""
     young = found.touched_at is not None and found.touched_at > now - SETTLED
     own = found.entry is None or found.entry.is_own  # these have their names only when they are whole
-    if own or not young or found.validity not in (Validity.INCOMPLETE, Validity.CORRUPT):
+    read = found.level is not None and found.level >= Level.STRUCTURE  # all of it is there: it is its content
+    if own or read or not young or found.validity not in (Validity.INCOMPLETE, Validity.CORRUPT):
         return found
     reason = f"it may be being written: {found.reason}"
     return msgspec.structs.replace(found, validity=Validity.IN_PROGRESS, reason=reason)

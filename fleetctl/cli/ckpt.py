@@ -192,13 +192,13 @@ def _forget(done: Iterable[tuple[Checked, Memory | None]]) -> None:
 
 
 def _as_deep(found: Checked, asked: Level) -> Checked:
-    """What was not looked at as deep as asked, and never below STRUCTURE, is not valid: it is not known."""
+    """What was looked at less deep than asked, and than its format allows, is not known."""
     from msgspec.structs import replace
 
     from fleetctl.checkpoint.model import Level, Validity
 
     reached = found.level or Level.NAMES
-    if found.validity is not Validity.VALID or reached >= max(asked, Level.STRUCTURE):
+    if found.validity is not Validity.VALID or reached >= max(Level.STRUCTURE, min(asked, found.deepest)):
         return found
     return replace(found, validity=Validity.UNKNOWN, reason=found.reason or "only its names were looked at")
 

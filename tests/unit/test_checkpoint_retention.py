@@ -15,6 +15,7 @@ from fleetctl.checkpoint.model import Checked, Entry, Fence, Level, Validity
 from fleetctl.checkpoint.pointers import pointed
 from fleetctl.checkpoint.prune import carry_out, plan_folder
 from fleetctl.checkpoint.retention import Keep, Plan, plan
+from fleetctl.checkpoint.select import as_in_progress
 from fleetctl.checkpoint.storage import LocalStorage
 from fleetctl.checkpoint.survey import survey
 from fleetctl.checkpoint.trash import delete
@@ -114,6 +115,25 @@ def test_a_frameworks_checkpoint_that_may_be_being_written_takes_no_place_among_
 
 def test_a_folder_named_by_hand_has_checkpoints_of_any_run() -> None:
     assert steps(ask([one(5, run_id="run-b"), one(6), one(7), one(8)], run_id="")) == [6, 5]
+
+
+@pytest.mark.parametrize(
+    ("facts", "progresses"),
+    [
+        ({"validity": Validity.INCOMPLETE, "level": None}, True),
+        ({"validity": Validity.CORRUPT, "level": Level.NAMES}, True),
+        ({"validity": Validity.CORRUPT, "level": Level.STRUCTURE}, False),  # it is its content: nobody writes that late
+        ({"validity": Validity.INCOMPLETE, "level": None, "touched_at": NOW - timedelta(minutes=11)}, False),
+        ({"validity": Validity.INCOMPLETE, "level": None, "run_id": "run-a"}, False),
+        ({"validity": Validity.UNKNOWN, "level": None}, False),
+        ({"validity": Validity.VALID}, False),
+    ],
+)
+def test_what_a_framework_may_be_writing_is_not_broken(facts: dict[str, object], progresses: bool) -> None:
+    found = one(10, **{"run_id": "", "touched_at": NOW - timedelta(minutes=9), "reason": "cut", **facts})  # type: ignore[arg-type]
+    seen = as_in_progress(found, NOW)
+    assert (seen.validity is Validity.IN_PROGRESS) == progresses
+    assert seen.reason == ("it may be being written: cut" if progresses else "cut")
 
 
 def look(folder: Path, keep: Keep, fence: Fence | None = None) -> Plan:

@@ -292,6 +292,8 @@ HOSTILE = {
     "dicts deep": b"\x80\x02" + b"}K\x01" * 90_000 + b"N" + b"s" * 90_000 + b".",
     "calls deep": b"\x80\x02cm\nf\nq\x000N" + b"\x85q\x01h\x00h\x01R" * 90_000 + b".",
     "stubs deep": b"\x80\x02cm\nf\nq\x000" + b"h\x00)R" * 90_000 + b"N" + b"b" * 90_000 + b".",
+    "many frames that lie": b"\x80\x04" + (b"\x95" + b"\xff" * 8) * 100_000 + b"]" + b"N0" * 100_000 + b".",
+    "many frames of nothing": b"\x80\x04" + (b"\x95" + b"\0" * 8) * 100_000 + b"].",
     "a list of itself": b"\x80\x02]q\x00h\x00a.",
     "a dict of itself": b"\x80\x02}q\x00h\x00h\x00s.",
     "a stub of itself": b"\x80\x02cm\nf\n)Rq\x00h\x00b.",
