@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,8 @@ from fleetctl.errors import CannotTell
 # a way to grow ends with a MemoryError, and not with the kernel killing what else runs on the node.
 _MEMORY_BYTES = 8 << 30
 _EVERY_S = 0.25  # a sign of life, and a step of the bar
+_BUSY = 0.2  # of the time: a machine may be crowded
+_MOST_COMPUTING_S = 600.0  # between two reads; 200 MB of DCP metadata take some 80 s
 
 
 class Voice:
@@ -37,18 +40,33 @@ class Voice:
         self._out, self._clock = out, clock
         self._one_at_a_time = threading.Lock()
         self._untold_bytes, self._told_s = 0, clock.monotonic_s()
+        self._read_s = time.process_time()  # of computing, at the last read
 
     def say(self, value: Struct) -> None:
         with self._one_at_a_time:
             self._out.write(write(value))
 
-    def pulse(self, size_bytes: int) -> None:
+    def pulse(self, size_bytes: int | None) -> None:
+        """A read of so many bytes; None: only that we live."""
         with self._one_at_a_time:
-            self._untold_bytes += size_bytes
+            if size_bytes is not None:
+                self._untold_bytes += size_bytes
+                self._read_s = time.process_time()
             now_s = self._clock.monotonic_s()
             if now_s - self._told_s >= _EVERY_S:
                 self._out.write(write(Pulse(self._untold_bytes)))
                 self._untold_bytes, self._told_s = 0, now_s
+
+    def beat(self) -> None:
+        """For a thread of its own: say that we live while we compute, as on a long pickle, though not for ever."""
+        while True:
+            used_s = time.process_time()
+            self._clock.sleep(_EVERY_S)
+            with self._one_at_a_time:
+                computes = time.process_time() - used_s > _EVERY_S * _BUSY
+                allowed = time.process_time() - self._read_s < _MOST_COMPUTING_S
+            if computes and allowed:
+                self.pulse(None)
 
     def rest(self) -> None:
         """The bytes that no sign of life has told yet."""
@@ -67,6 +85,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever prints cannot be taken for an answer
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the end of whoever asked is ours
     voice = Voice(out, SystemClock())
+    threading.Thread(target=voice.beat, daemon=True).start()
 
     def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         import traceback  # ten milliseconds that nobody needs on the way to an answer

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,10 +24,11 @@ from fleetctl.errors import CannotTell, ProcessTimeout, ProgramMissing
 from fleetctl.process import Piped, start_piped
 
 ARGV = (sys.executable, "-I", "-m", "fleetctl.checkpoint")
-# It tells of each read. A hard NFS mount asks a server that is gone for ever (nfs(5)), so somebody must give up, though
-# not while a server is only restarted. A parser may chew that long on a file at most.
+# It tells of each read, and while it computes. A hard NFS mount asks a server that is gone for ever (nfs(5)), so
+# somebody must give up, though not while a server is only restarted.
 SILENCE_S = 60.0
-_MOST_DEATHS = 8  # then it is the machine that kills them, not what they read
+_TRIES = 2  # of one look: the kernel ends a child for its own reasons, too
+_MOST_DEATHS = 16  # then it is the machine that kills them, not what they read
 _DYING_S = 0.2  # for one that ends to have ended
 _MOST_LINE_BYTES = 512 << 20  # a listing of a million long names; storage.py ends it there
 
@@ -68,6 +70,10 @@ class Apart:
     ) -> None:
         self.close()
 
+    @property
+    def answers(self) -> bool:
+        return not self._given_up
+
     def kind(self, path: Path) -> Kind | None:
         found: Kind | None = self.ask(Ask(Verb.KIND, str(path)), Kind | None)
         return found
@@ -98,14 +104,18 @@ class Apart:
         ask = Ask(Verb.EXAMINE, str(directory), entry=entry, level=level, wanted=wanted, ranks=ranks, memory=memory)
         if entry in self._deadly:
             return Checked(entry, entry.name, Validity.UNKNOWN, None, self._deadly[entry])
-        try:
-            found: Checked = self.ask(ask, Checked, pulse)
-            return found
-        except OSError as error:
-            reason = one_line(error.strerror or str(error))
-            if not self._given_up:
-                self._deadly[entry] = reason
-            return Checked(entry, entry.name, Validity.UNKNOWN, None, reason)
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                found: Checked = self.ask(ask, Checked, pulse)
+                return found
+            except NoAnswer as error:
+                reason = one_line(str(error.strerror))
+                if self._given_up:
+                    break
+        else:
+            self._deadly[entry] = reason
+        return Checked(entry, entry.name, Validity.UNKNOWN, None, reason)
 
     def ask(self, ask: Ask, kind: Any, pulse: Callable[[int], None] = silent) -> Any:
         """What the child returns, which must be of this kind.
@@ -171,7 +181,8 @@ class Apart:
         """Count it, and let the next question have another one."""
         status = self._end(_DYING_S)
         ended = f"status {status}" if status is None or status >= 0 else f"signal {-status}"
-        text = why or f"the process that looked at it ended with {ended}"
+        shown = f": `{shlex.join(self._argv)}` says why" if status is not None and status > 0 else ""
+        text = why or f"the process that looked at it ended with {ended}{shown}"
         self._deaths += 1
         if self._deaths >= _MOST_DEATHS:
             self._given_up = f"{text}; so did {self._deaths - 1} before it"

@@ -9,11 +9,11 @@ from fleetctl.checkpoint import known
 from fleetctl.checkpoint.format import Facts, Format
 from fleetctl.checkpoint.look import Ledger, Look, moment
 from fleetctl.checkpoint.model import Checked, Entry, Level, Validity, one_line
+from fleetctl.checkpoint.select import NOT_KNOWN
 from fleetctl.checkpoint.storage import Kind, Storage
 from fleetctl.checkpoint.verified import NoNotes, Notes
 
 _NO_NOTES = NoNotes()
-_NO_FORMAT = "nothing in it that fleetctl knows"
 
 
 def _silent(_size_bytes: int) -> None:
@@ -43,12 +43,14 @@ def examine(
         kind = look.kind()
         if kind is None:
             look.missing("", "is gone")
+        elif kind is Kind.LINK:
+            look.unread("", "is a link, and links are not followed")
         elif kind is Kind.OTHER:
             look.wrong("", "is no file and no folder")
         else:
             form = known.recognise(look, wanted)
             if form is None:
-                return Checked(None, entry.name, Validity.UNKNOWN, None, _NO_FORMAT, ledger.bytes_read)
+                return Checked(None, entry.name, Validity.UNKNOWN, None, NOT_KNOWN, ledger.bytes_read)
             facts, note = _examine(look, form, level, notes)
     except OSError as error:
         look.unread("", f"cannot be read: {one_line(error.strerror or str(error))}")
@@ -64,10 +66,18 @@ def _examine(look: Look, form: Format, level: Level, notes: Notes) -> tuple[Fact
         from fleetctl.checkpoint.content import check_content  # a start that reads no content needs no threads
 
         with look.judging(""):
-            note = check_content(look, facts.content(), notes)
-        if not note and not facts.unproved:
+            note = check_content(look, facts.content(), notes) or _unproved(facts)
+        if not note:
             look.passed(Level.CONTENT)
     return facts, note
+
+
+def _unproved(facts: Facts) -> str:
+    """Why not all of its content could be compared, "" if it was."""
+    if not facts.unproved:
+        return ""
+    more = f" and {len(facts.unproved) - 1} more" if len(facts.unproved) > 1 else ""
+    return f"{one_line(facts.unproved[0])}{more}: the format has no checksum"
 
 
 def _checked(entry: Entry, look: Look, form: Format | None, facts: Facts, note: str) -> Checked:
@@ -77,9 +87,6 @@ def _checked(entry: Entry, look: Look, form: Format | None, facts: Facts, note: 
         validity = ledger.worst.validity
         more = f" (and {ledger.faults - 1} more)" if ledger.faults > 1 else ""
         reason = f"{ledger.worst.reason}{more}"
-    elif facts.unproved and not note:
-        more = f" and {len(facts.unproved) - 1} more" if len(facts.unproved) > 1 else ""
-        reason = f"{one_line(facts.unproved[0])}{more}: the format has no checksum"
     return Checked(
         entry=entry,
         name=entry.name,
@@ -97,4 +104,5 @@ def _checked(entry: Entry, look: Look, form: Format | None, facts: Facts, note: 
         uncommitted=facts.uncommitted,
         ranks=facts.ranks,
         touched_at=moment(ledger.touched_at_s),
+        training_step=facts.training_step,
     )

@@ -34,6 +34,11 @@ class Eyes(Protocol):
         """For names; what is read is read by the verbs below."""
         ...
 
+    @property
+    def answers(self) -> bool:
+        """Whether there is any use in asking on."""
+        ...
+
     def kind(self, path: Path) -> Kind | None:
         """What is there, by whatever links; None for nothing, OTHER for what is no file and no folder.
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import datetime
+from itertools import islice
 
 from msgspec import Struct
 
 from fleetctl.checkpoint.look import Look
 from fleetctl.checkpoint.model import Level
+
+_MOST_STEP = 10**18  # what fits in a name and in 64 bits
+_MOST_RANKS = 10**6  # ten times the largest training
+MOST_TOLD = 1000  # missing files of a kind that are told by name: somebody reads them
 
 
 class Unit(Struct, frozen=True):
@@ -60,3 +65,27 @@ class Format(Struct, frozen=True):
     recognise: Callable[[Look], bool]
     examine: Callable[[Look, Level], Facts]
     peek: Callable[[Look], int | None] = _no_step
+
+
+def as_step(value: object) -> int | None:
+    """What a file says is its training step, if that can be one."""
+    return value if type(value) is int and 0 <= value < _MOST_STEP else None
+
+
+def as_ranks(value: object) -> int | None:
+    """What a file says is a number of ranks, if that can be one."""
+    return value if type(value) is int and 0 < value <= _MOST_RANKS else None
+
+
+def gaps(have: Set[int], wanted: int) -> Iterator[int]:
+    """The numbers below `wanted` that are not there, the first 1,000: a lie in a name must not make us tell all."""
+    return islice((number for number in range(wanted) if number not in have), MOST_TOLD)
+
+
+def places(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """As itertools.product of ranges, which would make lists of them first: they are as long as a file says."""
+    if not sizes:
+        yield ()
+    elif all(sizes):
+        for first in range(sizes[0]):
+            yield from ((first, *rest) for rest in places(sizes[1:]))

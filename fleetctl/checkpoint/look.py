@@ -173,9 +173,10 @@ class Look:
         return (*self._inside[self._base :], *(name.split("/") if name else ()))
 
     def _fault(self, name: str, validity: Validity, text: str) -> None:
-        piece = "/".join((*self._inside[self._base :], *((name,) if name else ()))) or self._inside[-1]
+        inner = "/".join((*self._inside[self._base :], *((name,) if name else ())))
         gap = "" if text.startswith(":") else " "
-        self.ledger.fault(Piece(one_line(piece), validity, one_line(f"{piece}{gap}{text}")))
+        reason = f"{inner}{gap}{text}" if inner else text.removeprefix(": ")  # whoever shows it names the checkpoint
+        self.ledger.fault(Piece(one_line(inner or self._inside[-1]), validity, one_line(reason)))
 
 
 class Judging:

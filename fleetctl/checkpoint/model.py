@@ -101,6 +101,7 @@ class Checked(Struct, frozen=True):
     uncommitted: bool = False  # what its writer puts last is not there: the save was never finished
     ranks: int | None = None
     touched_at: datetime | None = None  # when anything in it was written last, by the file server's clock
+    training_step: int | None = None  # as its inside says, where that was read
 
 
 class Fence(Struct, frozen=True):

@@ -19,6 +19,8 @@ _HEADER_BYTES, _CRC_BYTES = 12, 4
 _MOST_BYTES = 8 << 20  # of one node as stored: some 100,000 arrays; more would be slow in Python
 _MOST_UNPACKED_BYTES = 16 << 20
 _MOST_IN_ALL_BYTES = 32 << 20
+_NODE_BYTES = 1024  # that each node counts more than it has: an open takes as long as to unpack so much
+_MOST_NAMED = 100_000  # nodes in all; files that one node names
 _MOST_PATH_BYTES = 4096
 _NOWHERE = 1 << 63  # an offset beyond it says that there is no root: the database is empty
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (RFC 3720, appendix B.4), bits reversed
@@ -100,6 +102,8 @@ class _Walk:
         while todo:
             new = [child for child in self._children(todo.pop()) if child not in seen]
             seen.update(new)
+            if len(seen) > _MOST_NAMED:
+                raise _Beyond
             todo += new
 
     def _children(self, place: _Place) -> list[_Place]:
@@ -107,17 +111,21 @@ class _Walk:
         path = self._found(place)
         if path is None:
             return []
+        if place.size_bytes > _MOST_BYTES:
+            raise _Beyond
+        self._charge(_NODE_BYTES + place.size_bytes)  # before it fails: one that is broken costs as much
         with self._look.judging(path), self._look.open(path) as blob:
-            if place.size_bytes > _MOST_BYTES:
-                raise _Beyond
             raw = _unpacked(read_exactly(blob, place.offset, place.size_bytes), _NODE_MAGIC)
-            self._left_bytes -= len(raw)
-            if self._left_bytes < 0:
-                raise _Beyond
+            self._charge(max(len(raw) - place.size_bytes, 0))
             children, values = _node(_Fields(raw), place.base)
             self.needed.update(found for value in values if (found := self._found(value)) is not None)
             return children
         return []
+
+    def _charge(self, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise _Beyond
 
     def _found(self, place: _Place) -> str | None:
         """Its path if so much is there; else it is told, once for each file."""
@@ -188,6 +196,8 @@ def _node(fields: _Fields, base: str) -> tuple[list[_Place], list[_Place]]:
     count = fields.number()
     fields.numbers(max(count - 1, 0))  # how much of its key each shares with the one before
     suffixes = fields.numbers(count)
+    if height and count > _MOST_NAMED:
+        raise _Beyond
     if height:
         fields.numbers(count)  # how much of the key all below it share
     fields.take(sum(suffixes))
@@ -213,6 +223,8 @@ def _place(files: list[tuple[str, str]], file: int, offset: int, size_bytes: int
 def _files(fields: _Fields) -> list[tuple[str, str]]:
     """The table of files: the part of each path that its content inherits, and the rest."""
     count = fields.number()
+    if count > _MOST_NAMED:
+        raise _Beyond
     shared = [0, *fields.numbers(max(count - 1, 0))]
     suffixes, bases = fields.numbers(count), fields.numbers(count)
     if sum(suffixes) + sum(shared) > _MOST_UNPACKED_BYTES:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from fleetctl.checkpoint.storage import LocalStorage
+from fleetctl.checkpoint.storage import LocalStorage, NotRegular
 
 # Of DeepSpeed, of nanotron, and of Megatron-LM, whose pointer holds a number
 _NAMES = ("latest", "latest_universal", "latest.txt")
@@ -29,12 +29,18 @@ def pointed(directory: Path) -> frozenset[str]:
         links = [entry.name for entry in entries if entry.is_symlink()][:_MOST_LINKS]
     for name in links:
         with contextlib.suppress(FileNotFoundError):
-            target = os.path.normpath(os.path.join(directory, os.readlink(directory / name)))
-            found.add(os.path.relpath(target, directory).split("/")[0])
+            said = os.readlink(directory / name)
+            found.update(_first_part(said, folder) for folder in (str(directory), os.path.realpath(directory)))
     return frozenset(found)
 
 
+def _first_part(target: str, folder: str) -> str:
+    """The name in the folder that a link leads to, or through: no link is followed to find out."""
+    return os.path.relpath(os.path.normpath(os.path.join(folder, target)), folder).split("/")[0]
+
+
 def _text(storage: LocalStorage, directory: Path, name: str) -> str | None:
-    with contextlib.suppress(FileNotFoundError), storage.open(directory, name) as blob:
+    """What a pointer says; a link of that name is none, nor is a folder."""
+    with contextlib.suppress(FileNotFoundError, NotRegular), storage.open(directory, name) as blob:
         return blob.read(0, min(blob.size_bytes, _MOST_BYTES)).decode("utf-8", "replace").strip()
     return None

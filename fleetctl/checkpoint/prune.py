@@ -9,9 +9,10 @@ from pathlib import Path
 from fleetctl.checkpoint import select
 from fleetctl.checkpoint.model import Fence, Level, Survey
 from fleetctl.checkpoint.pointers import pointed
-from fleetctl.checkpoint.remove import remove, tagged
+from fleetctl.checkpoint.remove import Permit, always, remove, tagged
 from fleetctl.checkpoint.resolve import Examine
-from fleetctl.checkpoint.retention import Keep, Plan, plan
+from fleetctl.checkpoint.retention import NOTHING, Keep, Plan, Shunned, plan
+from fleetctl.checkpoint.survey import is_guess
 from fleetctl.errors import CannotTell
 
 
@@ -26,6 +27,7 @@ def plan_folder(
     now: datetime,
     may_be_written: bool,
     used: Collection[str] = (),
+    shunned: Shunned = NOTHING,
 ) -> Plan:
     """Look into everything that counts, and judge it. Nothing is removed.
 
@@ -44,16 +46,20 @@ def plan_folder(
         may_be_written=may_be_written,
         tagged=kept,
         used=frozenset({*named, *used}),
+        shunned=shunned,
+        guessed=frozenset(one.name for one in looked if is_guess(one)),
     )
 
 
-def carry_out(directory: Path, made: Plan, told: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
-    """Remove what the plan lets go, the oldest first; the names that went.
+def carry_out(
+    directory: Path, made: Plan, told: Callable[[str], None] = lambda _: None, *, permit: Permit = always
+) -> tuple[str, ...]:
+    """Remove what the plan lets go, the oldest first, as long as it is permitted; the names that went.
 
     :raises CannotTell: not all of it could be removed. What is left goes next time.
     """
     try:
-        return remove(directory, made.removed, made.guard, told)
+        return remove(directory, made.removed, made.guard, told, permit=permit)
     except OSError as error:
         raise CannotTell(
             f"not all of it could be removed from {directory}: {error.strerror or error}",

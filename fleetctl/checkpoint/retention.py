@@ -1,21 +1,23 @@
 """Which checkpoints may go. Pure: it judges what was found, it removes nothing.
 
 Whatever is not known to be a whole checkpoint of this run stays: it is for a person. Of the whole ones the newest two
-always stay, and all that any rule of the policy asks for.
+always stay, and all that any rule of the policy asks for. A start may have gone back to an older one: then the newest
+by their training steps are not those that were written last, and both stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.model import Checked, Validity
+from fleetctl.checkpoint.model import AttemptNumber, Checked, Validity, one_line
 from fleetctl.checkpoint.select import SETTLED, newest_first
 from fleetctl.units import Duration
 
 LEAST = 2  # what no policy goes below: the newest may turn out to be unloadable
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class Keep(Struct, frozen=True):
@@ -23,6 +25,21 @@ class Keep(Struct, frozen=True):
 
     last: int
     every: Duration | None = None
+
+
+class Shunned(Struct, frozen=True):
+    """What a start does not take, whatever it holds. `passed_over` are names, as `one_line` writes them, of what the
+    start of the newest attempt did not take."""
+
+    suspects: frozenset[str] = frozenset()
+    passed_over: frozenset[str] = frozenset()
+    at_most_step: int | None = None
+
+
+NOTHING = Shunned()
+
+
+_GUESSED = "its training step is a guess: for a person to remove"
 
 
 class Verdict(Struct, frozen=True):
@@ -54,40 +71,68 @@ def plan(
     may_be_written: bool,
     tagged: Collection[str] = (),
     used: Collection[str] = (),
+    shunned: Shunned = NOTHING,
+    guessed: Collection[str] = (),
 ) -> Plan:
     """Judge everything in a folder that counts for the run.
 
-    `tagged` are names that a person wants to keep; `used` those that an attempt has loaded or a framework's pointer
-    names. `may_be_written`: an attempt lives, or it is not known that none does. `run_id` is empty where the folder was
-    named by hand: then checkpoints of any run are judged.
+    Whatever is `shunned` takes no place among the newest. `tagged` are names that a person wants to keep; `used` those
+    that an attempt has loaded or a framework's pointer names. Of the `guessed` the training step may be no more than a
+    number in the name. `may_be_written`: an attempt lives, or it is not known that none does. `run_id` is empty where
+    the folder was named by hand: then checkpoints of any run are judged.
     """
     ordered = [one for one in newest_first(found) if one.entry is not None]
-    whole = [one for one in ordered if not _why_apart(one, run_id, now, may_be_written=may_be_written)]
+    apart = {
+        one.name: _why_shunned(one, shunned)
+        or _why_apart(one, run_id, now, may_be_written=may_be_written)
+        or (_GUESSED if one.name in guessed else "")
+        for one in ordered
+    }
+    whole = [one for one in ordered if not apart[one.name]]
+    written = sorted(whole, key=lambda one: _when_written(one, run_id), reverse=True)
     newest = max(keep.last, LEAST)
-    last = {one.name for one in whole[:newest]}
-    spaced = _spaced(whole[newest:], keep.every) if keep.every is not None else frozenset[str]()
+    last, lately = ({one.name for one in some[:newest]} for some in (whole, written))
+    older = [one for one in whole if one.name not in last | lately]
+    rules: tuple[tuple[Collection[str], str], ...] = (
+        (last, f"one of the newest {newest}"),
+        (lately, f"one of the {newest} written last"),
+        (tagged, "tagged"),
+        (used, "in use"),
+        ({one.name for one in older if one.saved_at is None}, "not known when it was saved"),
+        (_spaced(older, keep.every) if keep.every is not None else (), f"the first one in {keep.every}"),
+    )
     verdicts = []
     for one in ordered:
-        reason = _why_apart(one, run_id, now, may_be_written=may_be_written)
-        if not reason and one.name in last:
-            reason = f"one of the newest {newest}"
-        elif not reason and one.name in tagged:
-            reason = "tagged"
-        elif not reason and one.name in used:
-            reason = "in use"
-        elif not reason and one.saved_at is None:
-            reason = "not known when it was saved"
-        elif not reason and one.name in spaced:
-            reason = f"the first one in {keep.every}"
+        reason = apart[one.name] or next((why for names, why in rules if one.name in names), "")
         verdicts.append(Verdict(one, not reason, reason or "older than what is kept"))
-    return Plan(tuple(verdicts), tuple(one.name for one in whole[:LEAST]))
+    guard = dict.fromkeys(one.name for one in (*whole[:LEAST], *written[:LEAST]))
+    return Plan(tuple(verdicts), tuple(guard))
+
+
+def _why_shunned(one: Checked, shunned: Shunned) -> str:
+    """Why no start takes it, "" if one may. It is left alone: what is wrong with it is for a person to find out."""
+    assert one.entry is not None, "names that are no checkpoint were left out"
+    if one.validity is not Validity.VALID:
+        return f"{one.validity.value}: for a person to remove"
+    if one.name in shunned.suspects:
+        return "an attempt died while it loaded this: for a person to remove"
+    if one_line(one.name) in shunned.passed_over:
+        return "a start passed it over: for a person to remove"
+    if shunned.at_most_step is not None and one.entry.training_step > shunned.at_most_step:
+        return f"after step {shunned.at_most_step}, the last one wanted: for a person to remove"
+    return ""
+
+
+def _when_written(one: Checked, run_id: str) -> tuple[AttemptNumber, datetime, int]:
+    """Greater is later. Of our own format of one run the attempts tell, whatever the clocks of their hosts say."""
+    assert one.entry is not None, "names that are no checkpoint were left out"
+    attempt = one.entry.attempt if run_id else (0, 0)
+    return attempt, one.saved_at or one.touched_at or _LONG_AGO, one.entry.training_step
 
 
 def _why_apart(one: Checked, run_id: str, now: datetime, *, may_be_written: bool) -> str:
     """Why no rule is asked about it, "" if it is a whole checkpoint of this run."""
     assert one.entry is not None, "names that are no checkpoint were left out"
-    if one.validity is not Validity.VALID:
-        return f"{one.validity.value}: for a person to remove"
     if not one.resumable:
         return "weights alone: for a person to remove"
     if run_id and one.entry.is_own and one.entry.run_id != run_id:

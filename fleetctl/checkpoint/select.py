@@ -27,10 +27,11 @@ from fleetctl.checkpoint.model import (
 
 _GONE = "it stood in an earlier claim and is gone"
 _FENCED = "not in the newest claim, and not committed by that attempt or a later one"
-_ASIDE = "it was there before this run, which does not start from it"
-_FOREIGN = "not the name of a checkpoint"
+_ASIDE = "set aside: it was there before this run, or a person went back to an older step"
+NOT_KNOWN = "not a checkpoint that fleetctl knows"  # by its name, or by what is in it
 _ANY = Needs()
 SETTLED = timedelta(minutes=10)  # a framework's files that were touched since may still be being written
+ALONE = "there are weights alone"
 _SUSPECT = "an attempt died while it loaded this"
 
 
@@ -41,7 +42,7 @@ def acceptable(found: Survey, fence: Fence, at_most_step: int | None) -> tuple[t
     INCOMPLETE.
     """
     taken = list[Entry]()
-    passed = [Checked(None, name, Validity.UNKNOWN, None, _FOREIGN) for name in found.foreign]
+    passed = [Checked(None, name, Validity.UNKNOWN, None, NOT_KNOWN) for name in found.foreign]
     for entry in found.entries:
         name = entry.name
         if not fence.accepts(entry):
@@ -113,8 +114,7 @@ def decide(
         return Choice(Outcome.RESUME, chosen, newest_first(others), reason)
     judged = [found for found in ordered if found.entry is not None]
     if not once_valid and all(found.uncommitted or not found.resumable for found in judged):
-        nothing = "no save was ever finished" if judged else "nothing was ever saved"
-        return Choice(Outcome.SCRATCH, None, newest_first(others), nothing)
+        return Choice(Outcome.SCRATCH, None, newest_first(others), _why_nothing(judged))
     return Choice(Outcome.HOLD, None, newest_first(others), _why_none(newest_first(others)[: len(judged)]))
 
 
@@ -122,7 +122,7 @@ def staged(name: str, *, lives: bool | None) -> Checked:
     """What a folder in staging is. `lives`: whether its writer does; None is not known, so it may."""
     entry = staged_entry_of(name)
     if entry is None:
-        return Checked(None, name, Validity.UNKNOWN, None, _FOREIGN)
+        return Checked(None, name, Validity.UNKNOWN, None, NOT_KNOWN)
     if lives is False:
         return Checked(entry, name, Validity.INCOMPLETE, None, "its save was never finished; nobody writes it any more")
     reason = "it is being written" if lives else "it may still be being written"
@@ -139,6 +139,15 @@ def _passed_over(found: Checked, suspects: frozenset[str], needs: Needs) -> Chec
     """With the reason why it was not taken."""
     found = as_suspect(found, suspects)
     return msgspec.structs.replace(found, reason=why_not(found, suspects, needs))
+
+
+def in_progress(found: Sequence[Checked], now: datetime) -> tuple[Checked, ...]:
+    """As `as_in_progress`, of what is newer than the newest valid one: what is older is written by nobody any more."""
+    whole = [one for one in found if one.validity in (Validity.VALID, Validity.SUSPECT) and one.resumable]
+    newest = next(iter(newest_first(whole)), None)
+    return tuple(
+        as_in_progress(one, now) if one.entry is not None and _is_newer(one.entry, newest) else one for one in found
+    )
 
 
 def as_in_progress(found: Checked, now: datetime) -> Checked:
@@ -174,6 +183,12 @@ def _is_newer(entry: Entry, chosen: Checked | None) -> bool:
 
 def _proved_suspect(found: Checked, suspects: frozenset[str], needs: Needs) -> bool:
     return found.level is Level.CONTENT and found.name in suspects and not why_not(found, frozenset(), needs)
+
+
+def _why_nothing(seen: Sequence[Checked]) -> str:
+    if not seen:
+        return "nothing was ever saved"
+    return "no save was ever finished" if any(found.resumable for found in seen) else ALONE
 
 
 def _why_none(seen: Sequence[Checked]) -> str:

@@ -26,10 +26,11 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO wit
 
 
 class Kind(StrEnum):
-    """What a name stands for. A link is OTHER, whatever it points to."""
+    """What a name stands for. A link is LINK, whatever it points to."""
 
     FOLDER = "folder"
     FILE = "file"
+    LINK = "link"
     OTHER = "other"
 
 
@@ -211,4 +212,6 @@ def _stamp(status: os.stat_result) -> str:
 def _kind(mode: int) -> Kind:
     if stat.S_ISDIR(mode):
         return Kind.FOLDER
+    if stat.S_ISLNK(mode):
+        return Kind.LINK
     return Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER

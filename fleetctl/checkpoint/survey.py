@@ -11,7 +11,7 @@ from fleetctl.checkpoint import known
 from fleetctl.checkpoint.format import Format
 from fleetctl.checkpoint.formats import torch
 from fleetctl.checkpoint.look import Ledger, Look
-from fleetctl.checkpoint.model import Entry, Level, Survey, entry_of
+from fleetctl.checkpoint.model import Checked, Entry, Level, Survey, entry_of
 from fleetctl.checkpoint.remove import KEPT
 from fleetctl.checkpoint.storage import Kind, Storage
 from fleetctl.train import layout
@@ -67,12 +67,23 @@ def _peek(storage: Storage, directory: Path, name: str, wanted: str) -> int | No
     if form is None:
         return None
     step = _step_inside(look, form)
-    unnamed = form.name == torch.FORMAT.name and not step and not _NUMBER.search(name)
-    return None if unnamed and _is_whole(look, form) else step
+    if step is None and form.name == torch.FORMAT.name and _is_whole(look, form):
+        return None
+    return _last_number(name) if step is None else step
+
+
+def is_guess(found: Checked) -> bool:
+    """Whether its training step may be no more than some number in a name of its user's choice."""
+    entry = found.entry
+    if entry is None or entry.is_own or found.training_step is not None:
+        return False
+    known_name = any(form.step_named(entry.name) is not None for form in known.FORMATS)
+    return not known_name and entry.training_step == _last_number(entry.name)
 
 
 def _is_whole(look: Look, form: Format) -> bool:
-    """A file of torch that is whole and says no step anywhere is somebody's weights, put there to begin with."""
+    """A file of torch that is whole, and has no step inside and no name of a checkpoint, is somebody's weights, put
+    there to begin with. The number in resnet50.pt is no step."""
     with look.judging(""):
         form.examine(look, Level.STRUCTURE)
     return not look.ledger.faults
@@ -89,9 +100,9 @@ def single(storage: Storage, path: Path, kind: Kind) -> Entry | None:
     if kind is Kind.FOLDER and (form is None or holds):
         return None
     step = None if form is None else form.step_named(path.name)
-    if step is None:
-        step = _last_number(path.name) if form is None else _step_inside(look, form)
-    return Entry(path.name, step)
+    if step is None and form is not None:
+        step = _step_inside(look, form)
+    return Entry(path.name, _last_number(path.name) if step is None else step)
 
 
 def _holds_checkpoints(names: frozenset[str], form: str) -> bool:
@@ -100,11 +111,10 @@ def _holds_checkpoints(names: frozenset[str], form: str) -> bool:
     return any(survey_names(names, known.AUTO if form == "safetensors" else form).entries)
 
 
-def _step_inside(look: Look, form: Format) -> int:
-    step = None
+def _step_inside(look: Look, form: Format) -> int | None:
     with look.judging(""):  # what is wrong inside is told by whoever looks at it
-        step = form.peek(look)
-    return step if step is not None else _last_number(look.name)
+        return form.peek(look)
+    return None
 
 
 def _last_number(name: str) -> int:

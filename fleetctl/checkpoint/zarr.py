@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fleetctl.checkpoint.format import places
 from fleetctl.checkpoint.look import Look
 
 V2, V3 = ".zarray", "zarr.json"
@@ -87,18 +88,8 @@ def _grid(shape: object, chunk: object, separator: object, start: str, only: str
     if not sizes:
         yield only
         return
-    counts = [range(-(-size // part)) for size, part in zip(sizes, parts, strict=True)]
-    for place in _product(counts):
+    for place in places([-(-size // part) for size, part in zip(sizes, parts, strict=True)]):
         yield str(separator).join((*((start,) if start else ()), *map(str, place)))
-
-
-def _product(counts: list[range]) -> Iterator[tuple[int, ...]]:
-    """As itertools.product, which would make lists of its ranges first: they are as long as a file says."""
-    if not counts:
-        yield ()
-        return
-    for first in counts[0]:
-        yield from ((first, *rest) for rest in _product(counts[1:]))
 
 
 def _counts(value: object, least: int) -> list[int]:

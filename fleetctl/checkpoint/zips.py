@@ -2,11 +2,17 @@
 
 torch stores its entries uncompressed, one behind the other, so their places and sizes can be proved from the directory
 and the local headers alone; what is compressed or encrypted is refused. Layout: PKWARE APPNOTE.TXT 6.3.
+
+Other zips have the same ending of their name: a program (torch.jit.save has code/ and constants.pkl, torch.export has
+no data.pkl). They are no checkpoints, and are not judged. torch.save writes data.pkl always, and whatever cut its file
+short took the directory with it.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -16,7 +22,7 @@ from fleetctl.checkpoint.storage import Blob
 _MOST_DIRECTORY_BYTES = 64 << 20
 _MOST_ENTRIES = 1_000_000
 _END = struct.Struct("<4sHHHHIIH")  # 4.3.16
-_END_MAGIC = b"PK\x05\x06"
+END_BYTES, END_MAGIC = _END.size, b"PK\x05\x06"
 _MOST_COMMENT_BYTES = 0xFFFF
 _MOST = (0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)  # of its fields: the wide record has the value
 _LOCATOR = struct.Struct("<4sIQI")  # 4.3.15
@@ -30,6 +36,8 @@ _LOCAL_MAGIC = b"PK\x03\x04"
 _ENCRYPTED = 1
 _ZIP64_EXTRA = 1  # 4.5.3
 _IN_EXTRA = 0xFFFFFFFF
+_OF_PROGRAM = re.compile(rb"[^/]*/(?:code/.*|constants\.pkl)", re.DOTALL)  # torch/csrc/jit/serialization/export.cpp
+_VALUE = b"/data.pkl"
 
 
 class ZipEntry(Struct, frozen=True):
@@ -103,22 +111,22 @@ def _directory(blob: Blob, start: int, size: int) -> tuple[int, int, int]:
 
 def _ends_here(tail: bytes, place: int) -> bool:
     """Whether an end record lies at `place` whose comment ends with the file."""
-    if place < 0 or not tail.startswith(_END_MAGIC, place):
+    if place < 0 or not tail.startswith(END_MAGIC, place):
         return False
     return place + _END.size + int(_END.unpack_from(tail, place)[-1]) == len(tail)
 
 
 def _found_end(tail: bytes) -> int:
-    place = len(tail) - _END.size + len(_END_MAGIC)
-    while (place := tail.rfind(_END_MAGIC, 0, max(0, place))) >= 0:
+    place = len(tail) - _END.size + len(END_MAGIC)
+    while (place := tail.rfind(END_MAGIC, 0, max(0, place))) >= 0:
         if place + _END.size <= len(tail) and _ends_here(tail, place):
             return place
-        place += len(_END_MAGIC) - 1
+        place += len(END_MAGIC) - 1
     raise ValueError(": no zip directory at its end, it was cut short or never written to its end")
 
 
 def _listed(directory: bytes, count: int) -> list[_Listed]:
-    found, at = list[_Listed](), 0
+    found, at, packed = list[_Listed](), 0, b""
     while at < len(directory):
         if at + _CENTRAL.size > len(directory):
             raise ValueError(": its zip directory is cut short")
@@ -133,11 +141,22 @@ def _listed(directory: bytes, count: int) -> list[_Listed]:
             extra = directory[names + name_bytes : names + name_bytes + extra_bytes]
             size_bytes, stored, header = _wide(extra, size_bytes, stored, header)
         if method or flags & _ENCRYPTED or stored != size_bytes:
-            raise ValueError(f": {name!a} is compressed or encrypted, which torch never does")
+            packed = packed or name
         found.append(_Listed(name, header, size_bytes, crc32))
     if len(found) != count or len({entry.name for entry in found}) != count:
         raise ValueError(f": its zip directory has {len(found)} entries, not {count} of different names")
+    _check_kind([entry.name for entry in found])
+    if packed:
+        raise ValueError(f": {packed!a} is compressed or encrypted, which torch never does")
     return found
+
+
+def _check_kind(names: Iterable[bytes]) -> None:
+    """A zip of something else, see above."""
+    if any(map(_OF_PROGRAM.fullmatch, names)):
+        raise Unjudged("is a program of torch.jit, not a checkpoint")
+    if not any(name.endswith(_VALUE) for name in names):
+        raise Unjudged("is a zip without data.pkl: not one of torch.save")
 
 
 def _wide(extra: bytes, *values: int) -> tuple[int, ...]:

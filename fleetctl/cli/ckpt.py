@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -32,7 +30,9 @@ def _where(command: Command) -> Command:
 
 @click.group()
 def command() -> None:
-    """Look at checkpoints: which are there, which are whole, which one a restart takes. Nothing is changed.
+    """Look at checkpoints: which are there, which are whole, which one a restart takes.
+
+    Only `gc --apply` changes anything.
 
     RUN_OR_PATH is a run, a folder of checkpoints, or one checkpoint.
 
@@ -49,12 +49,12 @@ command.add_command(interval)
 
 @command.command("ls")
 @_where
-@click.option("--all", "everything", is_flag=True, help=f"Also those beyond the newest {SHOWN}.")
+@click.option("--all", "everything", is_flag=True, help=f"Also those beyond the newest {SHOWN}, and other names.")
 @json_option
 def list_them(target: str, task: int | None, everything: bool, as_json: bool) -> None:
     """List checkpoints, newest first. Manifests and headers are read, not the content.
 
-    Exit code 0: one is valid; 11: none is; 3: cannot tell.
+    Exit code 0: one is valid, and not weights alone unless it was named itself; 11: none is; 3: cannot tell.
 
     \b
     Example:
@@ -63,17 +63,24 @@ def list_them(target: str, task: int | None, everything: bool, as_json: bool) ->
     """
     from fleetctl.checkpoint import select
     from fleetctl.checkpoint.model import Checked, Level
-    from fleetctl.cli.ckpt_place import find_place
+    from fleetctl.cli.ckpt_end import conclude
+    from fleetctl.cli.ckpt_place import as_they_are, find_place, with_links
 
     place = find_place(app(), target, task)
     entries, passed = select.acceptable(place.found, place.fence, place.at_most_step)
-    wanted = _newest_first(entries, (*passed, *place.staged))
+    unread = (*passed, *place.staged)
+    others = sorted((one for one in unread if one.reason == select.NOT_KNOWN), key=lambda one: one.name)
+    wanted = _newest_first(entries, [one for one in unread if one.reason != select.NOT_KNOWN])
     shown = wanted if everything else wanted[:SHOWN]
-    found = [one if isinstance(one, Checked) else _check(place, one, Level.STRUCTURE) for one in shown]
-    print_found(place, found, as_json=as_json)
+    looked = [one if isinstance(one, Checked) else _check(place, one, Level.STRUCTURE) for one in shown]
+    found = as_they_are(place, looked, app().clock.now())
+    listed = with_links(place, others) if everything or as_json else ()
+    print_found(place, (*found, *listed), as_json=as_json)
     if len(wanted) > len(shown):
         note(f"{len(wanted) - len(shown)} more: --all")
-    _conclude(place, found, target)
+    if len(others) > len(listed):
+        note(f"{len(others)} other name{'s' if len(others) > 1 else ''}: --all")
+    conclude(place, found)
 
 
 @command.command()
@@ -95,7 +102,7 @@ def verify(target: str, task: int | None, level_name: str, step: int | None, res
     What was read and found right is noted in ~/.cache/fleetctl until all is done. With --resume it is not read again,
     unless its file was written to since.
 
-    Exit code 0: one is valid; 11: none is; 3: cannot tell.
+    Exit code 0: one is valid, and not weights alone unless it was named itself; 11: none is; 3: cannot tell.
 
     \b
     Example:
@@ -104,25 +111,23 @@ def verify(target: str, task: int | None, level_name: str, step: int | None, res
     """
     from fleetctl.checkpoint import select
     from fleetctl.checkpoint.model import Level
-    from fleetctl.cli.ckpt_place import find_place
+    from fleetctl.cli.ckpt_end import conclude, list_of
+    from fleetctl.cli.ckpt_place import as_they_are, find_place
     from fleetctl.errors import NoValidCheckpoint
 
     place = find_place(app(), target, task)
     entries = select.acceptable(place.found, place.fence, None)[0]
     chosen = [entry for entry in entries if step in (None, entry.training_step)]
     if step is not None and not chosen:
-        raise NoValidCheckpoint(f"there is no checkpoint of step {step}", remedy=f"fleetctl ckpt ls {target}")
+        raise NoValidCheckpoint(f"there is no checkpoint of step {step}", remedy=list_of(target))
     level = Level[level_name.upper()]
-    found, notes = [], [_notes(place, entry, level, trusted=resume) for entry in chosen]
-    with _progress(place, chosen, level) as watch:
-        for entry, memory in zip(chosen, notes, strict=True):
-            found.append(_as_deep(_check(place, entry, level, watch, memory), level))
-    _forget(zip(found, notes, strict=True))
+    notes = [_notes(place, entry, level, trusted=resume) for entry in chosen]
+    looked = _look_at_all(place, chosen, level, notes)
+    _forget(zip(looked, notes, strict=True))
+    found = as_they_are(place, [_as_deep(one, level) for one in looked], app().clock.now())
     print_found(place, found, as_json=as_json)
-    bad = sum(one.validity.value != "valid" for one in found)
-    if bad:
-        note(f"{bad} of {len(found)} not valid")
-    _conclude(place, found, target)
+    _note_what_is_not_as_asked(found, level)
+    conclude(place, found)
 
 
 @command.command()
@@ -138,14 +143,15 @@ def resolve(target: str, task: int | None, as_json: bool) -> None:
       fleetctl ckpt resolve RUN
     """
     from fleetctl.checkpoint.model import Outcome
-    from fleetctl.cli.ckpt_place import choose, find_place
+    from fleetctl.cli.ckpt_end import fail, list_of
+    from fleetctl.cli.ckpt_place import as_they_are, choose, find_place
 
     place = find_place(app(), target, task)
     choice = choose(place, place.at_most_step)
-    passed = _with_staged(place, choice)
+    passed = as_they_are(place, _with_staged(place, choice), app().clock.now())
     print_choice(place, choice, passed, as_json=as_json)
     if choice.outcome is not Outcome.RESUME:
-        _fail(place, choice.passed_over, choice.reason, f"fleetctl ckpt ls {target}")
+        fail(place, choice.passed_over, choice.reason, f"`{list_of(target)}` lists them all")
 
 
 def _check(
@@ -166,8 +172,27 @@ def _check(
         pulse=watch or (lambda _: None),
         memory=memory,
     )
-    found = select.as_in_progress(found, app().clock.now()) if place.may_be_written else found
     return select.as_suspect(found, place.suspects)
+
+
+def _look_at_all(place: Place, entries: Sequence[Entry], level: Level, notes: Sequence[Memory | None]) -> list[Checked]:
+    """One after the other, with a bar where that may take long."""
+    from fleetctl.checkpoint.model import Level
+    from fleetctl.cli.ckpt_watch import progress
+
+    if level is not Level.CONTENT:
+        return [_check(place, entry, level) for entry in entries]
+    with progress(place.eyes.storage, place.directory, entries) as watch:
+        return [_check(place, entry, level, watch(entry), memory) for entry, memory in zip(entries, notes, strict=True)]
+
+
+def _note_what_is_not_as_asked(found: Sequence[Checked], level: Level) -> None:
+    bad = sum(one.validity.value != "valid" for one in found)
+    if bad:
+        note(f"{bad} of {len(found)} not valid")
+    bare = sum(one.validity.value == "valid" and one.deepest < level for one in found)
+    if bare:
+        note(f"{bare} {'has' if bare == 1 else 'have'} parts without any checksum: structure is the deepest there")
 
 
 def _notes(place: Place, entry: Entry, level: Level, *, trusted: bool) -> Memory | None:
@@ -204,7 +229,7 @@ def _as_deep(found: Checked, asked: Level) -> Checked:
 
 
 def _newest_first(entries: Sequence[Entry], unread: Sequence[Checked]) -> list[Entry | Checked]:
-    """All of them, foreign names last; nothing is looked into for it."""
+    """All of them, those without a training step last; nothing is looked into for it."""
     known: list[tuple[Any, Entry | Checked]] = [(entry.age_order, entry) for entry in entries]
     known += [(one.entry.age_order, one) for one in unread if one.entry is not None]
     foreign = sorted((one for one in unread if one.entry is None), key=lambda one: one.name)
@@ -222,43 +247,3 @@ def _with_staged(place: Place, choice: Choice) -> tuple[Checked, ...]:
         if one.entry is not None and (chosen is None or one.entry.training_step > chosen.training_step)
     ]
     return newest_first((*choice.passed_over, *newer))
-
-
-@contextlib.contextmanager
-def _progress(place: Place, entries: Sequence[Entry], level: Level) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal while content is read; nothing in a pipe."""
-    from fleetctl.checkpoint.model import Level
-
-    if level is not Level.CONTENT or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    sizes = (_check(place, entry, Level.STRUCTURE) for entry in entries)
-    total_bytes = sum(one.size_bytes or 0 for one in sizes if one.level is Level.STRUCTURE)
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("", total=total_bytes)
-        yield lambda size_bytes: bar.advance(shown, size_bytes)
-
-
-def _conclude(place: Place, found: Sequence[Checked], target: str) -> None:
-    """Exit 0 when one is valid.
-
-    :raises NoValidCheckpoint, CannotTell: none is, or that is not known.
-    """
-    if not any(one.validity.value == "valid" for one in found):
-        looked = [one for one in found if place.counts(one)]
-        reason = f"none of {len(looked)} is" if looked else "none that counts is there"
-        _fail(place, found, reason, f"fleetctl ckpt resolve {target}")
-
-
-def _fail(place: Place, found: Sequence[Checked], reason: str, ask: str) -> None:
-    from fleetctl.checkpoint.model import one_line
-    from fleetctl.errors import CannotTell, NoValidCheckpoint
-
-    where = one_line(str(place.directory))
-    if any(one.validity.value == "unknown" and place.counts(one) for one in found):
-        raise CannotTell(f"not all checkpoints in {where} could be read: {reason}", remedy="ask again later")
-    raise NoValidCheckpoint(f"no valid checkpoint in {where}: {reason}", remedy=f"`{one_line(ask)}` says more")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -29,7 +30,8 @@ _COLUMNS = ("STEP", "AGE", "SIZE", "WHAT", "WHY", "NAME")
 def command(target: str, task: int | None, last: int | None, every: str | None, really: bool, as_json: bool) -> None:
     """Remove old checkpoints by the run's `checkpoint.keep`. Without --apply nothing is removed.
 
-    The newest two valid ones always stay, and whatever is not valid, tagged (touch DIR/.keep/NAME) or in use.
+    The newest two valid ones always stay, and whatever is not valid, tagged (touch DIR/.keep/NAME) or in use. Of a
+    folder that is named instead of a run it is not known which runs use it, or which checkpoints they have in use.
 
     \b
     Example:
@@ -38,6 +40,7 @@ def command(target: str, task: int | None, last: int | None, every: str | None, 
       fleetctl ckpt gc /scratch/me/checkpoints --keep 3 --every 12h
     """
     from fleetctl.checkpoint.prune import carry_out, plan_folder
+    from fleetctl.checkpoint.retention import Shunned
     from fleetctl.cli.ckpt_place import examiner, find_place
 
     here = app()
@@ -53,11 +56,29 @@ def command(target: str, task: int | None, last: int | None, every: str | None, 
         now=here.clock.now(),
         may_be_written=place.may_be_written,
         used=place.used,
+        shunned=Shunned(place.suspects, place.passed_over, place.at_most_step),
     )
+    gone: Collection[str] = ()
     if really:
         _journal(place, task, keep, made)
-        carry_out(place.directory, made)
-    _print(place, made, really=really, as_json=as_json)
+        gone = carry_out(place.directory, made, permit=lambda: _permit(place, task))
+    _print(place, made, gone, really=really, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _permit(place: Place, task: int | None) -> Iterator[bool]:
+    """As long as no attempt has started since, or is still choosing: it may resume from anything that was there.
+
+    :raises RunDirError: that is not known.
+    """
+    from fleetctl.rundir.attempts import Attempts
+
+    if place.run is None:
+        yield True
+        return
+    attempts = Attempts(place.run.attempts_dir(task))
+    has_chosen = not place.may_be_written or (attempts.path(place.newest) / "resume.json").exists()
+    yield has_chosen and attempts.newest() == place.newest
 
 
 def _policy(place: Place, last: int | None, every: str | None) -> Keep:
@@ -100,33 +121,38 @@ def _journal(place: Place, task: int | None, keep: Keep, made: Plan) -> None:
     )
 
 
-def _print(place: Place, made: Plan, *, really: bool, as_json: bool) -> None:
-    from fleetctl.cli.ckpt_print import age_of, as_json_value, size_of
+def _print(place: Place, made: Plan, gone: Collection[str], *, really: bool, as_json: bool) -> None:
+    from fleetctl.cli.ckpt_print import FOLDS, age_of, as_json_value, size_of
 
     if as_json:
-        print_json([{**as_json_value(place, one.found), **_fate(one, really)} for one in made.verdicts])
+        print_json([{**as_json_value(place, one.found), **_fate(one, gone)} for one in made.verdicts])
         return
     now = app().clock.now()
     if made.verdicts:
-        print_table(_COLUMNS, [_row(one, really, age_of(one.found.saved_at, now)) for one in made.verdicts])
-    total = size_of(sum(one.size_bytes or 0 for one in made.removed))
-    count = f"{len(made.removed)} checkpoint{'' if len(made.removed) == 1 else 's'}, {total}"
+        print_table(
+            _COLUMNS, [_row(one, gone, really, age_of(one.found.saved_at, now)) for one in made.verdicts], folds=FOLDS
+        )
+    meant = [one for one in made.removed if not really or one.name in gone]
+    total = size_of(sum(one.size_bytes or 0 for one in meant))
+    count = f"{len(meant)} checkpoint{'' if len(meant) == 1 else 's'}, {total}"
     if not made.removed:
         note("nothing to remove")
-    elif really:
-        note(f"removed {count}")
-    else:
+    elif not really:
         note(f"would remove {count}; nothing was: --apply does")
+    elif len(meant) < len(made.removed):
+        note(f"removed {count}; the others were written to meanwhile, or an attempt is starting: look again")
+    else:
+        note(f"removed {count}")
 
 
-def _fate(one: Verdict, really: bool) -> dict[str, object]:
-    return {"goes": one.removed, "removed": one.removed and really, "why": one.reason}
+def _fate(one: Verdict, gone: Collection[str]) -> dict[str, object]:
+    return {"goes": one.removed, "removed": one.found.name in gone, "why": one.reason}
 
 
-def _row(one: Verdict, really: bool, age: str) -> Sequence[str]:
+def _row(one: Verdict, gone: Collection[str], really: bool, age: str) -> Sequence[str]:
     from fleetctl.cli.ckpt_print import size_of
 
     assert one.found.entry is not None, "a plan judges checkpoints only"
-    goes = "removed" if really else "goes"
+    goes = "removed" if one.found.name in gone else "not removed" if really else "goes"
     step, size = str(one.found.entry.training_step), size_of(one.found.size_bytes)
     return step, age, size, goes if one.removed else "stays", one.reason, one.found.name

@@ -19,6 +19,9 @@ _FRACTION = r"(\d{1,9}\.\d{1,6})([dhms])"  # a measured time is rarely whole: 0.
 _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e3  # of failures of a node in a day; beyond it is a slip of the keys
+
+
 def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """A time above 0, as seconds."""
     from fleetctl.units import Duration
@@ -36,8 +39,8 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 
 def _rate(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < math.inf:
-        raise click.BadParameter(f"expected a number above 0, not {value!r}", ctx, param)
+    if value is not None and not _LEAST_RATE <= value <= _MOST_RATE:
+        raise click.BadParameter(f"expected a number from {_LEAST_RATE:g} to {_MOST_RATE:g}, not {value!r}", ctx, param)
     return value
 
 
@@ -102,12 +105,18 @@ def _observed(name: str, task: int | None) -> tuple[str, Observed]:
     :raises RunDirError: it cannot be read.
     """
     from fleetctl.cli.runs import store_of
-    from fleetctl.errors import UsageError
+    from fleetctl.errors import RunUnknown, UsageError
     from fleetctl.launch.interval import observe
     from fleetctl.rundir.attempts import Attempts
     from fleetctl.rundir.model import RunKind
 
-    run = store_of(app()).find(name)
+    try:
+        run = store_of(app()).find(name)
+    except RunUnknown:
+        if name and "/" not in name and not (app().cwd / name).is_dir():
+            raise
+        remedy = "`fleetctl ls --all` shows what runs there are"
+        raise UsageError(f"`ckpt interval` takes a run, not {name!r}", remedy=remedy) from None
     history = run.history()
     tasks = range(history.record.tasks) if history.record.kind is RunKind.SWEEP else range(0)
     if tasks and task is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from msgspec import Struct
 
+from fleetctl.checkpoint import select
 from fleetctl.checkpoint.apart import Apart
 from fleetctl.checkpoint.eyes import Eyes
 from fleetctl.checkpoint.model import Checked, Choice, Entry, Fence, Level, Needs, Survey, one_line
@@ -31,6 +34,9 @@ from fleetctl.units import Duration
 if TYPE_CHECKING:
     from fleetctl.cli.context import App
 
+_LINK = "a link: it is not followed"
+_MOST_NEAR = 50  # names that are looked at for the folder that was meant
+
 
 class Place(Struct, frozen=True):
     """A folder of checkpoints, listed once, and what a restart of its run knows about them."""
@@ -49,6 +55,14 @@ class Place(Struct, frozen=True):
     may_be_written: bool = True
     keep: Keep | None = None
     used: frozenset[str] = frozenset()  # what the newest attempt resumed from
+    passed_over: frozenset[str] = frozenset()  # and what it did not take
+    newest: AttemptNumber = (0, 0)  # which one that was
+    is_one: bool = False  # one checkpoint was named, not a folder of them
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is there, and nothing is known to have been."""
+        return not (self.found.entries or self.staged or self.once_valid or self.fence.stands)
 
     def counts(self, found: Checked) -> bool:
         """Whether a restart would look at it."""
@@ -60,6 +74,41 @@ class Place(Struct, frozen=True):
 def examiner(place: Place) -> Examine:
     """How the checkpoints of this place are looked at."""
     return examiner_of(place.directory, place.format, place.needs, place.eyes)
+
+
+def as_they_are(place: Place, found: Sequence[Checked], now: datetime) -> tuple[Checked, ...]:
+    """What was found, with what may be being written just now told from what is broken."""
+    return select.in_progress(found, now) if place.may_be_written else tuple(found)
+
+
+def with_links(place: Place, foreign: Sequence[Checked]) -> tuple[Checked, ...]:
+    """The names that are no checkpoints, those of links with that reason."""
+    here = frozenset(place.found.foreign)  # the others lie in staging
+    return tuple(
+        msgspec.structs.replace(one, reason=_LINK) if one.name in here and _is_link(place, one.name) else one
+        for one in foreign
+    )
+
+
+def _is_link(place: Place, name: str) -> bool:
+    """Whether it is one; not, where that cannot be told now."""
+    with contextlib.suppress(OSError):
+        found = place.eyes.storage.look(place.directory, name)
+        return found is not None and found.kind is Kind.LINK
+    return False
+
+
+def near(place: Place) -> str:
+    """Which folder in this one holds checkpoints, and how many, in words; "" if none of the first ones does."""
+    shown = sorted(name for name in place.found.foreign if not name.startswith("."))
+    for name in shown[:_MOST_NEAR]:
+        with contextlib.suppress(OSError, CannotTell):
+            found = place.eyes.storage.look(place.directory, name)
+            if found is not None and found.kind is Kind.FOLDER:
+                held = len(place.eyes.survey(place.directory / name, place.format).entries)
+                if held:
+                    return f"{one_line(name)}/ holds {held}"
+    return ""
 
 
 def choose(place: Place, at_most_step: int | None) -> Choice:
@@ -83,12 +132,14 @@ def find_place(here: App, target: str, task: int | None) -> Place:
     """
     from fleetctl.rundir.store import Store
 
+    if not target:  # of a variable that is not set; it would mean the current folder
+        raise UsageError("RUN_OR_PATH is empty", remedy="name a run, a folder of checkpoints, or one checkpoint")
     store, eyes = Store(here.runs_root), click.get_current_context().with_resource(Apart())
     if "/" not in target and target not in (".", ".."):
         try:
             return _of_run(here, store.find(target, whole=True), task, eyes)
         except RunUnknown:
-            if _kind(here.cwd / target, eyes) is None:
+            if _kind(here.cwd / target, eyes) not in (Kind.FOLDER, Kind.FILE):
                 return _of_run(here, store.find(target), task, eyes)
     if task is not None:
         raise UsageError("--task chooses an element of a sweep; name the folder of that element, or the run")
@@ -104,23 +155,23 @@ def _looking_at(path: Path) -> Iterator[None]:
 
 
 def _kind(path: Path, eyes: Eyes) -> Kind | None:
-    """What is there, by whatever links its user went; None for nothing, and for what is no file and no folder."""
+    """What is there, by whatever links its user went; None for nothing."""
     with _looking_at(path):
-        kind = eyes.kind(path)
-    return kind if kind in (Kind.FOLDER, Kind.FILE) else None
+        return eyes.kind(path)
 
 
 def _of_path(here: App, path: Path, eyes: Eyes) -> Place:
     kind = _kind(path, eyes)
-    if kind is None:
-        text = f"{one_line(str(path))} is no folder and no file"
+    if kind not in (Kind.FOLDER, Kind.FILE):
+        shown = one_line(str(path))
+        text = f"there is no {shown}" if kind is None else f"{shown} is no folder and no file"
         raise UsageError(text, remedy="name a run, a folder of checkpoints, or one checkpoint")
     path = Path(os.path.abspath(path))  # `.` inside a checkpoint has a name then
     real = Path(os.path.realpath(path)) if path.is_symlink() else path
     with _looking_at(path):
         entry = eyes.single(real, kind)
     if entry is not None:
-        return Place(real.parent, Survey((entry,)), (), Fence.open(""), eyes)
+        return Place(real.parent, Survey((entry,)), (), Fence.open(""), eyes, is_one=True)
     staged = list_staged(eyes.storage, path, here.clock.now(), lambda _: None)
     return Place(path, eyes.survey(path, "auto"), staged, Fence.open(""), eyes)
 
@@ -156,6 +207,8 @@ def _of_run(here: App, run: RunDir, task: int | None, eyes: Eyes) -> Place:
         may_be_written=live is not None,
         keep=_keep(section),
         used=attempts.resumed(newest),
+        passed_over=attempts.passed_over(newest),
+        newest=newest,
     )
 
 

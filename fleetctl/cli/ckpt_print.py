@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fleetctl.cli.ckpt_place import Place
 
 SHOWN = 50  # of `ls` without --all, and of what `resolve` passed over: each costs some reads
+FOLDS = ("REASON", "WHY", "NAME")  # the columns that may take several lines
 _COLUMNS = ("STEP", "AGE", "SIZE", "FORMAT", "VALIDITY", "LEVEL", "REASON", "NAME")
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
@@ -23,7 +24,7 @@ def print_found(place: Place, found: Sequence[Checked], *, as_json: bool) -> Non
         print_json([as_json_value(place, one) for one in found])
     elif found:
         now = app().clock.now()
-        print_table(_COLUMNS, [_row(one, now) for one in found])
+        print_table(_COLUMNS, [_row(one, now) for one in found], folds=FOLDS)
 
 
 def print_choice(place: Place, choice: Choice, passed: Sequence[Checked], *, as_json: bool) -> None:

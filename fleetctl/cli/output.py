@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -27,8 +27,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings: drawn on a terminal, tab-separated without decoration in a pipe."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: Collection[str] = ()) -> None:
+    """Rows under headings: drawn on a terminal, tab-separated without decoration in a pipe.
+
+    Where the terminal is narrow the columns that `folds` names take more lines, and the others stay whole; without any
+    all columns may.
+    """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             click.echo("\t".join(_one_line(cell) for cell in row))
@@ -37,9 +41,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=bool(folds), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=bool(folds) and column not in folds)
     for row in rows:
         table.add_row(*(Text(_one_line(cell)) for cell in row))
     Console().print(table)  # rich reads NO_COLOR and TERM

@@ -23,6 +23,7 @@ from fleetctl.launch.retain import Retainer
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
 from fleetctl.launch.watching import NodeWatch
+from fleetctl.launch.witness import Witness
 from fleetctl.reliability.estimate import Plan
 from fleetctl.rundir.files import read_end
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, Progress, attempt_name
@@ -63,6 +64,7 @@ class Running:
         self._look_again_s = self._clock.monotonic_s() + _FENCE_S
         self._saver = Saver(lead, start.number)
         self._retainer = Retainer(lead, start.number)
+        self._witness = Witness(lead, start.number, resumed=start.resume.path is not None)
 
     def begin(self) -> None:
         """Write the start down, then start the steps.
@@ -128,6 +130,8 @@ class Running:
             self._heed_time()
             self._heed_fence()
             self._retainer.tend()
+            self._witness.tend()
+        self._retainer.stop()  # before the next attempt chooses
         progress = lead.run.progress(attempt_name(number), lead.job.task)
         saved = self._stopped is not Ending.SAVED or self._saver.is_saved()
         log = read_end(lead.run.attempt_dir(attempt_name(number), lead.job.task) / "output.log", _LOG_BYTES)

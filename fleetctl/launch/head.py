@@ -30,8 +30,9 @@ from fleetctl.launch.interval import pace
 from fleetctl.launch.judge import NoticeKind, Verdict
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.leave import give_back, hold, requeue
-from fleetctl.launch.resume import choose
+from fleetctl.launch.resume import Resume, choose
 from fleetctl.launch.watching import NodeWatch
+from fleetctl.rundir.history import History
 from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, attempt_name
 from fleetctl.slurm.hosts import expand
 from fleetctl.slurm.model import BaseState, JobState, StateFlag
@@ -46,6 +47,7 @@ _ASK_DOWN_S = 10.0  # how often Slurm is asked for the state of all nodes while 
 _DOUBT_S = 10.0
 _TOLD_WITHIN_S = 120.0  # after a requeue Slurm sends TERM at once, KILL after KillWait
 _GIVE_UP_S = 3600.0  # of waiting for nodes that neither come back nor are found DOWN: GPUs stand idle meanwhile
+_STORAGE_S = 600.0  # that the storage of the checkpoints may be away: a file server fails over within minutes
 _DOWN = frozenset({"DOWN", "FUTURE", "ERROR"})
 _SAFE_REQUEUE = (24, 11)  # tried on 24.11.5 and 26.05.5: the job waits for DOWN, and comes back with its GPUs
 
@@ -78,6 +80,7 @@ class Head:
 
         :raises FleetctlError: the run directory cannot be written.
         """
+        self._number = number
         return self._lead_on(number, self._start(number, self._nodes[: self._lead.order.nodes], why))
 
     def take_over(self, number: AttemptNumber, why: str) -> int:
@@ -133,11 +136,24 @@ class Head:
     def _start(self, number: AttemptNumber, nodes: tuple[str, ...], why: str) -> Start | Hold:
         lead = self._lead
         history = lead.run.history()
-        resume = choose(lead.order.checkpoint, lead.attempts, number, history, lead.job, self._clock)
+        resume = self._choose(number, history)
         if resume.hold is not None:
             return Hold(resume.hold)
         in_order = tuple(node for node in self._nodes if node in nodes)  # Slurm's: rank 0 is on the first of them
         return Start(number, in_order, why, resume, lead.world.code(), pace(lead, number, history))
+
+    def _choose(self, number: AttemptNumber, history: History) -> Resume:
+        """:raises CannotTell: the storage does not answer, and Slurm has told us to end."""
+        lead, until_s = self._lead, self._clock.monotonic_s() + _STORAGE_S
+        while True:
+            try:
+                return choose(lead.order.checkpoint, lead.attempts, number, history, lead.job, self._clock)
+            except CannotTell as error:
+                if self._clock.monotonic_s() >= until_s:
+                    return Resume(hold=error.message)
+                lead.world.say(f"fleetctl: {error.message}; trying again")
+                if self._is_told(_ASK_AGAIN_S):
+                    raise
 
     def _next(self, number: AttemptNumber, ended: Ended) -> Action:
         """What follows, after a last look at whether anybody wants the run to end, or leads it by now."""

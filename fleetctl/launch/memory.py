@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,11 +12,12 @@ from fleetctl.checkpoint.model import Fence, Survey, entry_of, load_of, suspects
 from fleetctl.checkpoint.select import standing
 from fleetctl.checkpoint.storage import Storage
 from fleetctl.checkpoint.survey import survey_names
-from fleetctl.rundir.attempts import Attempts, Claimed
+from fleetctl.rundir.attempts import Aside, Attempts, Claimed
 from fleetctl.rundir.history import History
 from fleetctl.rundir.model import AttemptNumber, Ending, attempt_number
 
 _OWN = "own"
+_WITH_OWN = (formats.AUTO, _OWN)
 
 
 class Folder(Struct, frozen=True):
@@ -29,14 +29,15 @@ class Folder(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """What a run knows about its checkpoints before it looks at them. `aside` is what the next claim must repeat."""
+    """What a run knows about its checkpoints before it looks at them. `once_valid` never becomes false again: whoever
+    wants to begin anew submits a new run. `aside` is what the next claim must repeat."""
 
     fence: Fence
     suspects: frozenset[str]
     once_valid: bool
     at_most_step: int | None
     newest: str | None = None  # the name of the newest that a Checkpointer says it committed, where that counts
-    aside: Mapping[str, float] = {}
+    aside: Aside = {}
 
 
 def known(
@@ -49,18 +50,19 @@ def known(
     """
     before, run_id = attempts.claimed_before(number), history.record.run_id
     fence = Fence.open(run_id) if folder.latest else Fence(run_id, frozenset(), None)
-    aside: Mapping[str, float] = {}
+    aside: Aside = {}
     if before is not None:
         same = unchanged(storage, folder.directory, before.aside)
-        aside = {name: at_s for name, at_s in before.aside.items() if name in same}
+        aside = {name: times_s for name, times_s in before.aside.items() if name in same}
         stands = before.stands - attempts.void(before.number)  # should such a one be gone, nothing is lost
         fence = Fence(run_id, stands, before.number, aside=same)
-    committed = _committed(attempts, before) if folder.format in (formats.AUTO, _OWN) else ()
+    committed = _committed(attempts, before) if folder.format in _WITH_OWN else ()
+    older = [one for one in reversed(attempts.numbers()) if one < number]
     at_most = history.wishes[task].from_step if task in history.wishes else None
     return Known(
         fence=fence,
         suspects=_suspects(attempts, history, number, task),
-        once_valid=before is not None and (bool(committed) or _was_whole(attempts, number, before.stands)),
+        once_valid=any(_had_valid(attempts, one, folder.format) for one in older),
         at_most_step=at_most,
         newest=next(iter(standing(survey_names(committed, _OWN), fence, at_most)), None),
         aside=aside,
@@ -78,6 +80,20 @@ def narrowed(found: Survey, before: Known, form: str) -> tuple[Survey, str]:
     return Survey(tuple(entry for entry in found.entries if entry.is_own), (*found.foreign, *others)), _OWN
 
 
+def after(found: Survey, at_most_step: int | None) -> Survey:
+    """What a person does not want any more: only what is written over it counts."""
+    if at_most_step is None:
+        return Survey()
+    return Survey(tuple(entry for entry in found.entries if entry.training_step > at_most_step))
+
+
+def gone(found: Survey, before: Known, form: str) -> tuple[str, ...]:
+    """What stood and is not there, unless nobody wants it."""
+    names = before.fence.stands - {entry.name for entry in found.entries}
+    unwanted = after(survey_names(names, form), before.at_most_step)
+    return tuple(sorted(names - {entry.name for entry in unwanted.entries}))
+
+
 def fences_writers(attempts: Attempts, form: str) -> bool:
     """Whether what a rank of an older attempt may still write changes nothing: only our own format sees to that.
 
@@ -88,13 +104,15 @@ def fences_writers(attempts: Attempts, form: str) -> bool:
     return any(save.committed for number in attempts.numbers() for save in attempts.saves(number))
 
 
-def _was_whole(attempts: Attempts, number: AttemptNumber, stands: frozenset[str]) -> bool:
-    """Whether one of these was whole when it was claimed. Our own format has its name only then; of what a framework
-    wrote it is known where an attempt resumed from it."""
-    if any(entry_of(name) is not None for name in stands):
+def _had_valid(attempts: Attempts, number: AttemptNumber, form: str) -> bool:
+    """Whether a valid checkpoint was there at an older attempt. Our own format has its name only when it is whole; what
+    a framework wrote was looked at."""
+    if attempts.had_valid(number):
         return True
-    older = [one for one in attempts.numbers() if one < number] if stands else []
-    return any(attempts.resumed(one) & stands for one in older)
+    claimed = attempts.claimed(number)
+    if claimed is not None and any(entry_of(name) is not None for name in claimed.stands):
+        return True
+    return form in _WITH_OWN and any(save.committed for save in attempts.saves(number))
 
 
 def _suspects(attempts: Attempts, history: History, number: AttemptNumber, task: int | None) -> frozenset[str]:

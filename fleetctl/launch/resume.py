@@ -12,23 +12,24 @@ from msgspec import Struct, structs
 from fleetctl.checkpoint.apart import Apart
 from fleetctl.checkpoint.aside import set_aside
 from fleetctl.checkpoint.eyes import Eyes
-from fleetctl.checkpoint.model import Choice, Level, Needs, Outcome, Survey, one_line
+from fleetctl.checkpoint.model import Checked, Choice, Entry, Level, Needs, Outcome, Survey, one_line
 from fleetctl.checkpoint.mounts import shows_late
 from fleetctl.checkpoint.resolve import Examine, Patience, resolve
-from fleetctl.checkpoint.select import standing
+from fleetctl.checkpoint.select import something_stood, standing
 from fleetctl.checkpoint.stale import collect_stale
 from fleetctl.checkpoint.survey import survey_names
 from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell
-from fleetctl.launch.memory import Folder, Known, known, narrowed
+from fleetctl.launch.memory import Folder, Known, after, gone, known, narrowed
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.tell import Chosen, Pointer, arguments, plan_pointer, set_pointer
-from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.attempts import SEEN, Aside, Attempts
 from fleetctl.rundir.history import History
 from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name
 
 _VISIBLE_WITHIN_S = 60.0  # an NFS client may show a new file so late (nfs(5), acdirmax); a fall-back costs more
 _LOOK_AGAIN_S = 1.0
+_WHAT_TO_DO = "put a valid one back, or submit a new run"
 _MOST_PASSED = 100  # of those passed over that are written down: a folder may hold thousands of an older training
 
 
@@ -54,7 +55,7 @@ class Seen(Struct, frozen=True):
     known: Known
     found: Survey
     format: str
-    aside: Mapping[str, float]
+    aside: Aside
 
     @property
     def is_shown(self) -> bool:
@@ -92,6 +93,7 @@ def choose(
     the folder was claimed: what an older attempt commits later stands in no claim.
 
     :raises RunDirError: the claim cannot be written.
+    :raises CannotTell: the storage does not answer; it may answer the next call.
     """
     if order is None:
         attempts.write_stands(number, (), clock.now(), job.job_id)
@@ -110,8 +112,6 @@ def _choose(
     eyes: Eyes,
 ) -> Resume:
     directory = directory_of(order, job.task)
-    with contextlib.suppress(OSError):  # a container mounts it; whoever cannot save there says so better
-        eyes.make(directory)
     seen = _see(folder_of(order, job.task), attempts, number, history, job.task, clock, eyes)
     if not isinstance(seen, Seen):
         return Resume(hold=f"it is not known which checkpoints there are: {seen}")
@@ -122,11 +122,22 @@ def _choose(
     attempts.write_stands(number, stands, clock.now(), job.job_id, seen.aside)
     patience = Patience(clock, _VISIBLE_WITHIN_S, shows_late=shows_late(directory))
     choice = _resolve(directory, seen, needs_of(order), patience, eyes)
+    if choice.outcome is Outcome.HOLD:  # nothing starts, so what stood still does: somebody may put it back
+        stands = (*stands, *gone(seen.found, before, seen.format))
+        attempts.write_stands(number, stands, clock.now(), job.job_id, seen.aside)
+    if choice.outcome is Outcome.SCRATCH:  # a missing folder may be one that is not mounted: then it must not be made
+        with contextlib.suppress(OSError):  # a container mounts it; whoever cannot save there says so better
+            eyes.make(directory)
     resume = _told(order, directory, _resume(choice, directory), attempts, number)
     chosen = choice.chosen
-    found = {"format": chosen and chosen.format, "level": chosen and chosen.level and chosen.level.name.lower()}
-    _journal(attempts, number, resume, {"reason": choice.reason, **found})
-    return _pointed(directory, resume, attempts, number, {"reason": choice.reason, **found})
+    facts = {
+        "reason": choice.reason,
+        "format": chosen and chosen.format,
+        "level": chosen and chosen.level and chosen.level.name.lower(),
+        "once_valid": before.once_valid or something_stood(seen.found, before.fence, None),
+    }
+    _journal(attempts, number, resume, facts)
+    return _pointed(directory, resume, attempts, number, facts)
 
 
 def newest_step(
@@ -138,9 +149,10 @@ def newest_step(
     *,
     open_eyes: Callable[[], Eyes] = Apart,
 ) -> int | None:
-    """The training step of the newest valid checkpoint now that attempt `number` has ended; None if there is none.
+    """The training step of the newest valid checkpoint now that attempt `number` has ended; None if there is none. That
+    there was one is written down: should it be gone at the next start, the run must not start from scratch.
 
-    :raises RunDirError, CannotTell: it is not known.
+    :raises RunDirError, CannotTell: it is not known, or cannot be written.
     """
     folder = folder_of(order, task)
     with open_eyes() as eyes:
@@ -148,7 +160,11 @@ def newest_step(
         found, form = narrowed(eyes.survey(folder.directory, folder.format), before, folder.format)
         seen = Seen(before, found, form, before.aside)
         choice = _resolve(folder.directory, seen, Needs(Level.STRUCTURE, order.ranks), None, eyes)
-    return None if choice.chosen is None or choice.chosen.entry is None else choice.chosen.entry.training_step
+    if choice.chosen is None or choice.chosen.entry is None:
+        return None
+    step = choice.chosen.entry.training_step
+    attempts.write(number, SEEN, {"schema": SCHEMA_VERSION, "name": choice.chosen.name, "training_step": step})
+    return step
 
 
 def examiner(directory: Path, form: str, needs: Needs, eyes: Eyes) -> Examine:
@@ -183,9 +199,12 @@ def _see(
             before = known(attempts, number, history, task, folder, storage)
             found, form = narrowed(eyes.survey(folder.directory, folder.format), before, folder.format)
             is_first = before.fence.since is None and not before.fence.everything and form != "own"
-            aside = set_aside(storage, folder.directory, found) if is_first else before.aside
+            left = found if is_first else after(found, before.at_most_step)
+            aside = {**set_aside(storage, folder.directory, left), **before.aside}
             seen = Seen(before, found, form, aside)
         except CannotTell as error:
+            if not eyes.answers:
+                raise
             seen = seen or error.message
         if (isinstance(seen, Seen) and seen.is_shown) or clock.monotonic_s() >= until_s:
             return seen
@@ -193,8 +212,17 @@ def _see(
 
 
 def _resolve(directory: Path, seen: Seen, needs: Needs, patience: Patience | None, eyes: Eyes) -> Choice:
+    """:raises CannotTell: the storage does not answer, and would not for older ones."""
+    look = examiner(directory, seen.format, needs, eyes)
+
+    def examine(entry: Entry, level: Level) -> Checked:
+        found = look(entry, level)
+        if not eyes.answers:
+            raise CannotTell(f"cannot look at the checkpoints in {directory}: {one_line(found.name)}: {found.reason}")
+        return found
+
     return resolve(
-        examiner(directory, seen.format, needs, eyes),
+        examine,
         seen.found,
         seen.known.fence,
         suspects=seen.known.suspects,
@@ -212,7 +240,7 @@ def _resume(choice: Choice, directory: Path) -> Resume:
     looked = [one for one in choice.passed_over if one.entry is not None]
     void = tuple(one.name for one in looked if one.uncommitted or not one.resumable)
     if choice.outcome is Outcome.HOLD:
-        why = f"no checkpoint in {directory} can be resumed from: {choice.reason}"
+        why = f"no checkpoint in {directory} can be resumed from: {choice.reason}; {_WHAT_TO_DO}"
         return Resume(passed_over=passed, hold=why, void=void)
     if choice.chosen is None or choice.chosen.entry is None:
         return Resume(passed_over=passed, void=void)

@@ -1,8 +1,10 @@
 """The attempts of one run, or of one element of a sweep: a folder each, with one owner, and what lies in them.
 
 A.B/owner.json     who claimed the attempt: made exclusively, before anything else
-A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}; with `load: none`
-                   also what lay there before the run and does not count, {"aside": {NAME: TIME}}
+A.B/claim.json     the head, before anything starts: which checkpoints stood, {"stands": [NAME, ...]}, and of what
+                   frameworks wrote what was there and does not count, {"aside": {NAME: {FILE: TIME}}}
+A.B/resume.json    the head: what it resumes from, or why from nothing
+A.B/seen.json      the head: a valid checkpoint that this attempt had, {"name": NAME, "training_step": STEP}
 A.B/head.json      the head: where agents find it
 A.B/interval.json  the head: how often it saves and why, under `interval: auto`
 A.B/save-now       the head: a request to save
@@ -26,7 +28,9 @@ from fleetctl.errors import RunDirError
 from fleetctl.rundir import files
 from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name, attempt_number
 
-_OWNER = "owner.json"
+Aside = Mapping[str, Mapping[str, float]]  # name -> some of its files -> when they were written, seconds since 1970
+
+_OWNER, _RESUME, SEEN = "owner.json", "resume.json", "seen.json"
 
 
 class Save(Struct, frozen=True):
@@ -42,12 +46,12 @@ class Save(Struct, frozen=True):
 
 
 class Claimed(Struct, frozen=True):
-    """What the claim of attempt `number` says. `aside`: what lay in the folder before the run and does not count, each
-    with the time, in seconds since 1970, of the newest write to it by then."""
+    """What the claim of attempt `number` says. `aside`: what lay in the folder and does not count, while nobody has
+    written to these files of it since."""
 
     number: AttemptNumber
     stands: frozenset[str]
-    aside: Mapping[str, float] = {}
+    aside: Aside = {}
 
 
 class Attempts(Struct, frozen=True):
@@ -114,11 +118,18 @@ class Attempts(Struct, frozen=True):
         stands: Sequence[str],
         now: datetime,
         job_id: str,
-        aside: Mapping[str, float] | None = None,
+        aside: Aside | None = None,
     ) -> None:
         """The second half of a claim: from now on only these checkpoints and those of this and later attempts count."""
         value = {"schema": SCHEMA_VERSION, "time": now.isoformat(), "job_id": job_id, "stands": list(stands)}
         self.write(number, "claim.json", {**value, "aside": dict(aside)} if aside else value)
+
+    def claimed(self, number: AttemptNumber) -> Claimed | None:
+        """What this one claimed; None if it never came so far.
+
+        :raises RunDirError: its claim is there and cannot be read.
+        """
+        return _claimed(self.path(number) / "claim.json", number)
 
     def claimed_before(self, number: AttemptNumber) -> Claimed | None:
         """The newest complete claim older than `number`.
@@ -129,7 +140,7 @@ class Attempts(Struct, frozen=True):
             what was committed since, and lets stand what was fenced off.
         """
         for older in reversed([one for one in self.numbers() if one < number]):
-            claimed = _claimed(self.path(older) / "claim.json", older)
+            claimed = self.claimed(older)
             if claimed is not None:
                 return claimed
         return None
@@ -148,7 +159,7 @@ class Attempts(Struct, frozen=True):
 
         :raises RunDirError: that cannot be read now.
         """
-        taken = self._resume(number).get("path")
+        taken = self._json(number, _RESUME).get("path")
         return frozenset({taken.rstrip("/").rpartition("/")[2]}) if isinstance(taken, str) else frozenset()
 
     def void(self, number: AttemptNumber) -> frozenset[str]:
@@ -157,11 +168,28 @@ class Attempts(Struct, frozen=True):
 
         :raises RunDirError: that cannot be read now.
         """
-        names = self._resume(number).get("void")
+        names = self._json(number, _RESUME).get("void")
         return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
-    def _resume(self, number: AttemptNumber) -> Mapping[str, Any]:
-        path = self.path(number) / "resume.json"
+    def passed_over(self, number: AttemptNumber) -> frozenset[str]:
+        """The names, each as one line, that the start of this attempt did not take, so far as it wrote them down.
+
+        :raises RunDirError: that cannot be read now.
+        """
+        lines = self._json(number, _RESUME).get("passed_over")
+        found = [line.partition(": ")[0] for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+        return self.void(number).union(found)
+
+    def had_valid(self, number: AttemptNumber) -> bool:
+        """Whether this attempt resumed from a checkpoint, knew that there had been one, or had a valid one itself.
+
+        :raises RunDirError: that cannot be read now.
+        """
+        resume = self._json(number, _RESUME)
+        return resume.get("path") is not None or bool(resume.get("once_valid")) or bool(self._json(number, SEEN))
+
+    def _json(self, number: AttemptNumber, name: str) -> Mapping[str, Any]:
+        path = self.path(number) / name
         with files.explained(path, "read"):
             raw = files.read_json(str(path))
         return raw if isinstance(raw, dict) else {}
@@ -202,8 +230,8 @@ def _claimed(path: Path, number: AttemptNumber) -> Claimed | None:
             stands, aside = said["stands"], said.get("aside", {})
             if not isinstance(stands, list) or not all(isinstance(name, str) for name in stands):
                 why = "`stands` is no list of names"
-            elif not isinstance(aside, dict) or not all(isinstance(at_s, int | float) for at_s in aside.values()):
-                why = "`aside` has no time for each name"
+            elif not isinstance(aside, dict) or not all(map(_are_times, aside.values())):
+                why = "`aside` has no times of files for each name"
             else:
                 return Claimed(number, frozenset(stands), aside)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -212,6 +240,10 @@ def _claimed(path: Path, number: AttemptNumber) -> Claimed | None:
         f"{path} is damaged ({why}), so it is not known which checkpoints stand",
         remedy='restore it, or list in it those that may be resumed from: {"stands": ["NAME"]}',
     )
+
+
+def _are_times(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(at_s, int | float) for at_s in value.values())
 
 
 def _save(line: bytes) -> Save | None:

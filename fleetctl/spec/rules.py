@@ -161,7 +161,7 @@ def _check_torchrun_program(starter: Section, path: str, problems: Problems) -> 
         problems.add(starter.places["script"], join(path, "script"), text)
     command = starter.values.get("command")
     first = (command.split() or [""])[0] if isinstance(command, str) else (command or ("",))[0]
-    if re.fullmatch(r"(.*/)?(python[0-9.]*|torchrun)", first):
+    if isinstance(first, str) and re.fullmatch(r"(.*/)?(python[0-9.]*|torchrun)", first):
         text = f"expected the Python file and its arguments, without {first}: torchrun starts Python itself"
         problems.add(starter.places["command"], join(path, "command"), text)
 

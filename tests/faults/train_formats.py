@@ -31,6 +31,8 @@ def save(directory: Path, step: str) -> None:
         write_zero(directory, int(step), data_ranks=1)  # and its pointer
     else:
         write_trainer(directory, int(step))
+    for path in path_of(directory, step).rglob("*"):
+        os.utime(path)  # the builders give every file one time of their own
 
 
 def lose(directory: Path, step: str) -> None:

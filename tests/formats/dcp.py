@@ -53,7 +53,7 @@ def metadata(shards: Mapping[str, Mapping[str, bytes]], **change: object) -> dic
     for shard, parts in shards.items():
         offset = 0
         for name, raw in parts.items():
-            described[name] = _described(name)
+            described[name] = described_as(name, raw)
             place = {"relative_path": shard, "offset": offset, "length": len(raw)}
             index = {"fqn": name, "offset": None if name == "step" else size(0), "index": None if name == "step" else 0}
             places[of("MetadataIndex", index)] = of("_StorageInfo", place, "filesystem")
@@ -69,14 +69,15 @@ def metadata(shards: Mapping[str, Mapping[str, bytes]], **change: object) -> dic
     }
 
 
-def _described(name: str) -> Made:
-    if name == "step":
+def described_as(name: str, raw: bytes = b"PK", pieces: int = 1) -> Made:
+    """A tensor in so many pieces; what is called "step", or is no zip, is none."""
+    if name == "step" or not raw.startswith(b"PK"):
         return of("BytesStorageMetadata", {})
     layout = Made(Named("torch.serialization", "_get_layout"), ("torch.strided",))
     encoding = Made(Named(_LAST["metadata"], "_MEM_FORMAT_ENCODING"), (0,))
     properties = of("TensorProperties", (Named("torch", "float32"), layout, False, encoding, False))
-    chunk = of("ChunkStorageMetadata", {"offsets": size(0), "sizes": size(200)})
-    return of("TensorStorageMetadata", {"properties": properties, "size": size(200), "chunks": [chunk]})
+    chunks = [of("ChunkStorageMetadata", {"offsets": size(200 * at), "sizes": size(200)}) for at in range(pieces)]
+    return of("TensorStorageMetadata", {"properties": properties, "size": size(200 * pieces), "chunks": chunks})
 
 
 def metadata_bytes(state: Mapping[str, object]) -> bytes:

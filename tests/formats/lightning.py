@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.formats import deepspeed
 from tests.formats.dcp import SAVED_AT_S, put_at, shards_of, write_dcp
 from tests.formats.pickles import Made, Named
 from tests.formats.torch import state, torch_bytes
@@ -43,4 +44,12 @@ def write_folder(directory: Path, name: str = "epoch=0-step=120.ckpt", record: o
     meta = {key: value for key, value in keys(120).items() if key not in ("state_dict", "optimizer_states")}
     raw = torch_bytes(meta if record is None else record, {}, stem="meta")
     put_at(folder / "meta.pt", raw, SAVED_AT_S + 1)
+    return folder
+
+
+def write_deepspeed(directory: Path, name: str = "epoch=0-step=120.ckpt") -> Path:
+    """One of the DeepSpeed strategy: a step of two ranks, with its pointer and script."""
+    folder = directory / name
+    deepspeed.write_zero(folder, 120, name="checkpoint")
+    (folder / "zero_to_fp32.py").write_text("")
     return folder

@@ -289,13 +289,13 @@ def test_one_that_dies_of_a_checkpoint_is_replaced(
         assert look(eyes, directory, 700).validity is Validity.VALID, "the others are looked at by another one"
         assert look(eyes, directory, 100).validity is Validity.VALID
         assert look(eyes, directory, 666).reason == bad.reason, "and what it died of never again"
-    assert len(started) == 2
+    assert len(started) == 3, "one that dies is tried again, once"
 
 
 def test_killed_from_outside_in_the_middle(directory: Path, started: list[process.Piped]) -> None:
     with Apart(argv=in_open("os.kill(os.getppid(), signal.SIGUSR1); time.sleep(1e6)")) as eyes:
         eyes.start()
-        before = signal.signal(signal.SIGUSR1, lambda *_: os.kill(started[0].pid, signal.SIGKILL))
+        before = signal.signal(signal.SIGUSR1, lambda *_: os.kill(started[-1].pid, signal.SIGKILL))
         try:
             found = look(eyes, directory, 666)
         finally:
@@ -304,13 +304,29 @@ def test_killed_from_outside_in_the_middle(directory: Path, started: list[proces
         assert look(eyes, directory, 700).validity is Validity.VALID
 
 
+def test_killed_from_outside_once_is_no_word_about_the_checkpoint(
+    directory: Path, started: list[process.Piped]
+) -> None:
+    with Apart() as eyes:
+        assert look(eyes, directory, 700).validity is Validity.VALID
+        os.kill(started[0].pid, signal.SIGKILL)
+        assert look(eyes, directory, 700).validity is Validity.VALID
+    assert len(started) == 2
+
+
+def test_one_that_computes_is_not_one_that_hangs(directory: Path) -> None:
+    burn = "end = time.monotonic() + 3 * HUNG_S\nwhile time.monotonic() < end: pass".replace("HUNG_S", str(HUNG_S))
+    with Apart(argv=in_open(f"exec({burn!r})"), silence_s=HUNG_S) as eyes:
+        assert look(eyes, directory, 666).validity is Validity.VALID
+
+
 def test_when_they_all_die_no_more_are_started(directory: Path, started: list[process.Piped]) -> None:
     with Apart(argv=(sys.executable, "-I", "-c", "import sys; sys.exit(3)")) as eyes:
         for _ in range(20):
             with pytest.raises(CannotTell, match="status 3"):
                 eyes.survey(directory, "auto")
         assert look(eyes, directory, 100).validity is Validity.UNKNOWN
-    assert len(started) == 8
+    assert len(started) == 16
 
 
 def test_a_program_that_is_missing_is_unknown(directory: Path) -> None:
@@ -413,7 +429,7 @@ def test_ctrl_c_closes_it(directory: Path, started: list[process.Piped], monkeyp
 # A start
 
 
-def test_a_start_whose_storage_hangs_is_held_and_says_why(
+def test_a_start_whose_storage_hangs_cannot_tell_and_says_why(
     directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """And one whose newest checkpoint kills its reader goes on from the one before it."""
@@ -440,16 +456,14 @@ def test_a_start_whose_storage_hangs_is_held_and_says_why(
 
     for number, stuck in enumerate(
         (
-            "here.Here.make = lambda *args: time.sleep(1e6)",
             "here.Here.survey = lambda *args: time.sleep(1e6)",
             "storage.LocalStorage.open = lambda *args: time.sleep(1e6)",
         ),
         start=1,
     ):
-        resume = start(number, child_that(stuck))
-        assert resume.path is None
-        assert "its storage does not answer" in (resume.hold or "")
+        with pytest.raises(CannotTell, match="its storage does not answer"):
+            start(number, child_that(stuck))
     (directory / layout.committed_name(700, "run-a", "1.0") / "manifest.json").unlink()
-    resume = start(4, in_open("os.kill(os.getpid(), 9)"))
+    resume = start(3, in_open("os.kill(os.getpid(), 9)"))
     assert (resume.training_step, resume.hold) == (100, None)
     assert "step-000000666@run-a@1.0: unknown: the process that looked at it ended with signal 9" in resume.passed_over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -16,7 +17,9 @@ import pytest
 
 from fleetctl.checkpoint import apart
 from fleetctl.checkpoint.apart import Apart
-from fleetctl.cli import ckpt_place
+from fleetctl.checkpoint.model import Checked, Entry, Level
+from fleetctl.checkpoint.storage import LocalStorage
+from fleetctl.cli import ckpt_place, ckpt_watch
 from fleetctl.cli.app import run as run_here
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.model import EventKind, RunKind, RunRecord
@@ -25,6 +28,7 @@ from fleetctl.train import layout
 from fleetctl.train.checkpointer import Checkpointer
 from tests.checkpoints import write_checkpoint, write_staged
 from tests.eyes import child_that, in_open
+from tests.formats.huggingface import write_trainer
 from tests.support import BIN, Cli, wait_until
 
 NOW = datetime.now(UTC)
@@ -110,7 +114,7 @@ def test_a_list_is_newest_first_with_what_is_wrong(cli: Cli, tmp_path: Path) -> 
     os.truncate(directory / name(20, "0.0", "local") / "shard-00000.bin", 100)
     (directory / "evil\n\x1b[2J").mkdir()
     write_staged(directory, 30)
-    done = cli("ckpt", "ls", str(directory))
+    done = cli("ckpt", "ls", str(directory), "--all")
     assert done.returncode == 0, done.stderr
     head, *rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert head == ["STEP", "AGE", "SIZE", "FORMAT", "VALIDITY", "LEVEL", "REASON", "NAME"]
@@ -146,8 +150,9 @@ def test_exit_codes_and_one_line(verb: str, cli: Cli, tmp_path: Path) -> None:
     directory = tmp_path / "c"
     directory.mkdir()
     for words, code, text in (
-        (str(directory), 11, "fleetctl: no valid checkpoint in "),
-        (str(tmp_path / "missing"), 2, "is no folder"),
+        (str(directory), 11, "fleetctl: no checkpoint in "),
+        (str(tmp_path / "missing"), 2, "there is no "),
+        ("", 2, "is empty"),
         ("nobody", 12, "no run 'nobody'"),
     ):
         done = cli("ckpt", verb, words)
@@ -157,6 +162,81 @@ def test_exit_codes_and_one_line(verb: str, cli: Cli, tmp_path: Path) -> None:
     assert cli("ckpt", verb, str(directory)).returncode == 0
     os.truncate(directory / name(10, "0.0", "local") / "shard-00000.bin", 100)
     assert cli("ckpt", verb, str(directory)).returncode == 11
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify", "resolve", "gc"])
+def test_a_variable_that_is_not_set_does_not_mean_the_current_folder(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path, step)
+    monkeypatch.chdir(tmp_path)
+    assert run_here(["ckpt", verb, "", *(("--keep", "2") if verb == "gc" else ())]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interval_is_of_a_run(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for word in ("", ".", "folder", str(tmp_path)):
+        assert run_here(["--runs", str(cli.runs), "ckpt", "interval", word]) == 2
+        assert "takes a run" in capsys.readouterr().err
+
+
+def test_names_alone_are_said_to_be_names_alone(cli: Cli, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", 10)
+    done = cli("ckpt", "verify", str(tmp_path / "c"), "--level", "names")
+    assert done.returncode == 3
+    assert "looked at names only" in done.stderr
+    assert "--level structure" in done.stderr
+    assert "again later" not in done.stderr
+
+
+def test_without_a_valid_one_a_word_is_said_and_no_command_sends_to_the_one_before(cli: Cli, tmp_path: Path) -> None:
+    for step in (10, 20):
+        os.truncate(write_checkpoint(tmp_path / "c", step) / "shard-00000.bin", 100)
+    for verb in ("ls", "verify"):
+        done = cli("ckpt", verb, str(tmp_path / "c"))
+        assert done.returncode == 11
+        assert done.stderr.splitlines()[-1].endswith(": none of 2 is valid")
+    done = cli("ckpt", "resolve", str(tmp_path / "c"))
+    assert done.returncode == 11
+    assert f"fleetctl ckpt ls {tmp_path}/c" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify", "resolve"])
+def test_one_folder_too_high_names_the_right_one(verb: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "out" / "logs").mkdir(parents=True)
+    done = cli("ckpt", verb, f"{tmp_path}/out")
+    assert done.returncode == 11
+    assert done.stderr.splitlines()[-1].strip() == "name the folder that holds them"
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path / "out" / "points\n", step)
+    done = cli("ckpt", verb, f"{tmp_path}/out")
+    assert done.returncode == 11
+    assert f"fleetctl: no checkpoint in {tmp_path}/out\n" in done.stderr
+    assert done.stderr.endswith(": points\\n/ holds 3\n")
+
+
+def test_other_names_do_not_drown_the_checkpoints(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    write_checkpoint(directory, 10)
+    for number in range(60):
+        (directory / f"log-{number}").touch()
+    (directory / "latest").symlink_to(name(10))
+    (directory / "loop").symlink_to("loop")
+    os.mkfifo(directory / "pipe")
+    done = cli("ckpt", "ls", str(directory))
+    assert (len(done.stdout.splitlines()), done.stderr) == (2, "63 other names: --all\n")
+    done = cli("ckpt", "ls", str(directory), "--all")
+    assert (len(done.stdout.splitlines()), done.stderr) == (65, "")
+    listed = asked(cli, 0, "ls", str(directory))
+    reasons = {one["name"]: one["reason"] for one in listed}
+    assert len(listed) == 64
+    assert reasons["latest"] == reasons["loop"] == "a link: it is not followed"
+    assert reasons["pipe"] == reasons["log-1"] == "not a checkpoint that fleetctl knows"
 
 
 @pytest.mark.parametrize("verb", ["ls", "verify", "resolve"])
@@ -425,7 +505,8 @@ def test_a_hostile_tree_neither_hangs_nor_raises(cli: Cli, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr
         assert good.name in done.stdout
         assert datetime.now(UTC) - began < timedelta(seconds=30)
-    assert [one["validity"] for one in asked(cli, 0, "verify", str(directory))] == ["corrupt"] * 6 + ["valid"]
+    found = [one["validity"] for one in asked(cli, 0, "verify", str(directory))]
+    assert found == ["corrupt"] * 3 + ["unknown", "corrupt", "unknown", "valid"], "links are not followed"
 
 
 # Progress
@@ -441,5 +522,63 @@ def test_a_long_look_shows_a_bar_on_a_terminal_only(cli: Cli, tmp_path: Path) ->
     shown = os.read(outer, 1 << 16).decode()
     os.close(outer)
     assert "MiB" in shown
+    assert "1 of 1" in shown
     assert json.loads(done.stdout)[0]["validity"] == "valid"
     assert cli(*words[1:]).stderr == ""
+
+
+class Terminal(io.StringIO):
+    """What stderr is to a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_costs_no_second_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (10, 20):
+        write_checkpoint(tmp_path / "c", step)
+    levels, examine = [], Apart.examine
+
+    def seen(self: Apart, directory: Path, entry: Entry, level: Level, **more: Any) -> Checked:
+        levels.append(level)
+        return examine(self, directory, entry, level, **more)
+
+    monkeypatch.setattr(Apart, "examine", seen)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert run_here(["ckpt", "verify", str(tmp_path / "c")]) == 0
+    assert levels == [Level.CONTENT] * 2
+
+
+def test_the_bar_knows_the_bytes_of_all_files_of_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "c" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "c" / "a").write_bytes(bytes(5))
+    (tmp_path / "c" / "deep" / "er" / "b").write_bytes(bytes(7))
+    (tmp_path / "c" / "out").symlink_to("/")
+    storage = LocalStorage()
+    sizes = [ckpt_watch.size_of(storage, tmp_path, Entry(name, 1)) for name in ("c", "gone")]
+    assert sizes == [12, 0]
+    assert ckpt_watch.size_of(storage, tmp_path / "c", Entry("a", 1)) == 5
+
+
+# A narrow terminal
+
+
+def test_on_a_narrow_terminal_only_reasons_and_names_take_more_lines(cli: Cli, tmp_path: Path) -> None:
+    write_trainer(tmp_path, 1100)
+    folder = write_trainer(tmp_path, 1200)
+    (folder / "model.safetensors").unlink()
+    os.utime(folder)
+    (tmp_path / "evil\x1b[2J\n").mkdir()
+    outer, inner = pty.openpty()
+    environ = {**cli.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
+    words = [str(BIN / "fleetctl"), "ckpt", "ls", str(tmp_path), "--all"]
+    subprocess.run(words, env=environ, stdout=inner, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(inner)
+    head, *rows = os.read(outer, 1 << 16).decode().splitlines()
+    os.close(outer)
+    shown = "\n".join(rows)
+    for word in ("in_progress", "huggingface", "structure", "missing"):
+        assert word in shown, "words are not cut"
+    assert "\x1b" not in shown
+    assert "STEP" in head
+    assert all(len(line) <= 80 for line in rows)

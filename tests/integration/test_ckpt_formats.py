@@ -95,22 +95,77 @@ def test_a_checkpoint_that_holds_one_of_another_format_is_one(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "code", "text"),
     [
-        lambda path: path.write_text("hello"),
-        lambda path: path.mkdir(),
-        lambda path: os.mkfifo(path),
-        lambda path: path.symlink_to("nowhere"),
-        lambda path: None,
+        (lambda path: path.write_text("hello"), 11, "thing in {} is not a checkpoint that fleetctl knows"),
+        (lambda path: path.mkdir(), 11, "no checkpoint in {}/thing"),
+        (lambda path: os.mkfifo(path), 2, "{}/thing is no folder and no file"),
+        (lambda path: path.symlink_to("nowhere"), 2, "there is no {}/thing"),
+        (lambda path: None, 2, "there is no {}/thing"),
     ],
     ids=["text", "empty folder", "fifo", "dangling link", "nothing"],
 )
-def test_what_is_no_checkpoint_is_said_in_one_line(cli: Cli, tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_what_is_no_checkpoint_is_said_in_one_line(
+    cli: Cli, tmp_path: Path, make: Callable[[Path], object], code: int, text: str
+) -> None:
     make(tmp_path / "thing")
     done = cli("ckpt", "verify", f"{tmp_path}/thing")
-    assert done.returncode in (2, 3, 11)
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith(("fleetctl: ", "1 of 1 not valid\nfleetctl: "))
+    assert done.returncode == code
+    assert done.stderr.removeprefix("1 of 1 not valid\n").startswith(f"fleetctl: {text.format(tmp_path)}\n")
+
+
+def test_an_intact_one_whose_weights_have_no_checksum_is_valid_by_default(cli: Cli, tmp_path: Path) -> None:
+    write_trainer(tmp_path / "out", 500)
+    write_trainer(tmp_path / "out", 600, kind="bin")
+    done = cli("ckpt", "verify", str(tmp_path / "out"))
+    assert done.returncode == 0
+    assert done.stderr == "1 has parts without any checksum: structure is the deepest there\n"
+    found = asked(cli, 0, "verify", str(tmp_path / "out"))
+    assert [(one["level"], one["reason"]) for one in found] == [
+        ("content", None),
+        ("structure", "model.safetensors: the format has no checksum"),
+    ]
+    assert [one["reason"] for one in asked(cli, 0, "ls", str(tmp_path / "out"))] == [None, None]
+    assert cli("ckpt", "verify", str(tmp_path / "out"), "--level", "structure").stderr == ""
+
+
+def test_weights_alone_are_none_for_a_training_and_valid_as_what_they_are(cli: Cli, tmp_path: Path) -> None:
+    write_trainer(tmp_path / "out", 500, only_model=True)
+    for words in (("ls",), ("verify",), ("resolve",)):
+        done = cli("ckpt", *words, str(tmp_path / "out"))
+        assert done.returncode == 11
+        assert "there are weights alone" in done.stderr
+    for words in (("ls",), ("verify",)):
+        assert cli("ckpt", *words, str(tmp_path / "out" / "checkpoint-500")).returncode == 0
+
+
+def test_a_reason_does_not_say_the_name_again(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "epoch=3-step=400.ckpt").write_bytes(b"no zip" * 100)
+    os.utime(tmp_path / "epoch=3-step=400.ckpt", (1_700_000_000, 1_700_000_000))
+    (found,) = asked(cli, 11, "ls", str(tmp_path))
+    assert (found["name"], found["validity"]) == ("epoch=3-step=400.ckpt", "corrupt")
+    assert "epoch" not in found["reason"]
+    assert not found["reason"].startswith((":", " "))
+    assert found["pieces"][0]["name"] == "epoch=3-step=400.ckpt"
+
+
+def test_what_may_be_being_written_is_in_progress_for_every_command(cli: Cli, tmp_path: Path) -> None:
+    """Only what is newer than the newest valid one: nobody goes back to write an older one."""
+    for step in (100, 200, 300):
+        write_trainer(tmp_path / "out", step)
+    for step in (100, 300):
+        (tmp_path / "out" / f"checkpoint-{step}" / "trainer_state.json").unlink()
+        os.utime(tmp_path / "out" / f"checkpoint-{step}")
+    for verb in ("ls", "verify"):
+        found = asked(cli, 0, verb, str(tmp_path / "out"))
+        assert [one["validity"] for one in found] == ["in_progress", "valid", "incomplete"]
+    found = asked(cli, 0, "resolve", str(tmp_path / "out"))
+    assert (found["training_step"], found["passed_over"][0]["validity"]) == (200, "in_progress")
+    shutil.rmtree(tmp_path / "out" / "checkpoint-200")
+    for verb in ("ls", "resolve"):
+        found = asked(cli, 11, verb, str(tmp_path / "out"))
+        found = found["passed_over"] if verb == "resolve" else found
+        assert [one["validity"] for one in found] == ["in_progress", "in_progress"]
 
 
 def test_a_runs_checkpoints_are_judged_as_its_start_judges_them(cli: Cli, tmp_path: Path) -> None:
@@ -159,4 +214,7 @@ def test_what_was_there_before_the_run_does_not_count_for_it(cli: Cli, tmp_path:
     write_trainer(tmp_path / "ckpt", 100)
     answer = asked(cli, 0, "resolve", "demo")
     assert answer["training_step"] == 100
-    assert answer["passed_over"][0]["reason"] == "it was there before this run, which does not start from it"
+    assert (
+        answer["passed_over"][0]["reason"]
+        == "set aside: it was there before this run, or a person went back to an older step"
+    )

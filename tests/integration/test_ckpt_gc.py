@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from fleetctl.checkpoint.here import Here
+from fleetctl.checkpoint.model import Fence, Survey
+from fleetctl.cli.ckpt_gc import _permit
+from fleetctl.cli.ckpt_place import Place
 from fleetctl.rundir.model import EventKind
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.sandbox.cluster import Sandbox
@@ -85,6 +90,58 @@ def test_what_an_attempt_resumed_from_and_what_is_tagged_stay(alone: Cli, tmp_pa
     found = asked(alone, 0, "gc", run.run_id, "--apply")
     assert [one["why"] for one in found] == ["one of the newest 2", "one of the newest 2", "tagged", "in use"]
     assert left(tmp_path) == [10, 20, 30, 40]
+
+
+def resumed(run: RunDir, tmp_path: Path, step: int, *passed_over: str) -> None:
+    """What launch writes once attempt 2.0 has chosen."""
+    resume = {"path": str(tmp_path / "ckpt" / name(step)), "training_step": step, "passed_over": passed_over}
+    (run.attempt_dir("2.0", None) / "resume.json").write_text(json.dumps(resume))
+
+
+def test_what_a_start_passed_over_stays_and_so_does_all_that_was_saved_since(alone: Cli, tmp_path: Path) -> None:
+    run = old_run(tmp_path, keep=2)
+    claim(run, (2, 0), *[name(step) for step in (10, 20, 30, 40)])
+    resumed(run, tmp_path, 20, *[f"{name(step)}: corrupt: another content" for step in (40, 30)])
+    for step in (22, 24, 26):
+        write_checkpoint(tmp_path / "ckpt", step, run_id=run.run_id, attempt="2.0")
+    asked(alone, 0, "gc", run.run_id, "--apply")
+    assert left(tmp_path) == [20, 24, 26, 30, 40]
+
+
+def test_what_killed_an_attempt_takes_no_place(alone: Cli, tmp_path: Path) -> None:
+    run = old_run(tmp_path, keep=2)
+    claim(run, (2, 0), *[name(step) for step in (10, 20, 30, 40)], over=True)
+    resumed(run, tmp_path, 40)
+    said = {"path": str(tmp_path / "ckpt" / name(40)), "state": "failed"}
+    (run.attempt_dir("2.0", None) / "load.json").write_text(json.dumps(said))
+    found = asked(alone, 0, "gc", run.run_id, "--apply")
+    assert found[0]["why"] == "an attempt died while it loaded this: for a person to remove"
+    assert left(tmp_path) == [20, 30, 40]
+
+
+def test_while_a_start_chooses_nothing_goes(alone: Cli, tmp_path: Path) -> None:
+    run = old_run(tmp_path, keep=2)
+    claim(run, (2, 0), *[name(step) for step in (10, 20, 30, 40)])
+    done = alone("ckpt", "gc", run.run_id, "--apply")
+    assert done.returncode == 0
+    assert done.stderr.startswith("removed 0 checkpoints")
+    assert left(tmp_path) == [10, 20, 30, 40]
+    resumed(run, tmp_path, 40)
+    assert [one["removed"] for one in asked(alone, 0, "gc", run.run_id, "--apply")] == [False, False, True, True]
+
+
+def test_nothing_goes_once_another_attempt_has_started_since(tmp_path: Path) -> None:
+    run = old_run(tmp_path, keep=2)
+    place = Place(tmp_path, Survey(), (), Fence.open(""), Here(), run=run, may_be_written=False, newest=(1, 0))
+    with _permit(place, None) as may_go:
+        assert may_go
+    claim(run, (2, 0))
+    with _permit(place, None) as may_go:
+        assert not may_go
+
+
+def test_of_a_folder_it_is_said_that_its_runs_are_not_known(alone: Cli) -> None:
+    assert "it is not known which runs use it" in " ".join(alone("ckpt", "gc", "--help").stdout.split())
 
 
 def test_a_read_only_folder_is_told_and_nothing_goes(alone: Cli, tmp_path: Path) -> None:

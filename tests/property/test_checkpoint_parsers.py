@@ -78,7 +78,8 @@ def test_good_ones_with_other_bytes(name: str, seed: int, changes: int, data: st
 @given(cut=st.integers(0, 10**6), tail=st.integers(0, 40))
 def test_a_cut_file_with_any_tail_of_zeros_is_not_believed(raw: bytes, cut: int, tail: int) -> None:
     damaged = raw[: cut % len(raw)] + bytes(tail)
-    if damaged != raw:
+    hole = len(damaged) == len(raw) and not raw.startswith(b"PK")  # the older kind has no checksum that would show it
+    if damaged != raw and not hole:
         with pytest.raises(ValueError, match=" "):
             torch._read_torch(MemoryBlob(damaged))
 

@@ -2,12 +2,15 @@
 
 `make_dcp.py one FOLDER`: by one process; `uncoordinated` and `unproved`: likewise, without collectives or checksums;
 `ranks FOLDER COUNT`: by so many over gloo; `again FOLDER`: into a folder that has one, and dies before the metadata;
+`safetensors FOLDER`: in that format; `lacking FOLDER`: with a slice less than described, and loads it;
 `load FOLDER...`: loads each in one process, and prints what came of it.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
+import pickle
 import socket
 import sys
 
@@ -16,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 import torch.utils.serialization.config
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 
@@ -61,6 +64,15 @@ def rank_main(rank: int, folder: str, count: int, port: int) -> None:
     dist.destroy_process_group()
 
 
+def drop_a_slice(folder: pathlib.Path) -> None:
+    """The metadata forgets the last slice of the shard, which ends before it."""
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    last = max(metadata.storage_data, key=lambda index: metadata.storage_data[index].offset)
+    place = metadata.storage_data.pop(last)
+    os.truncate(folder / place.relative_path, place.offset)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+
+
 def load(folder: str) -> None:
     """Prints "loaded" and the step, or the kind of error."""
     values = state(2)
@@ -86,6 +98,13 @@ def main() -> None:
     elif verb == "unproved":
         torch.utils.serialization.config.save.compute_crc32 = False
         dcp.save(state(), checkpoint_id=folder)
+    elif verb == "safetensors":
+        writer = FileSystemWriter(folder, serialization_format=SerializationFormat.SAFETENSORS)
+        dcp.save({"w": torch.randn(5, 5), "b": torch.randn(3), "step": 500}, storage_writer=writer)
+    elif verb == "lacking":
+        dcp.save(state(), checkpoint_id=folder)
+        drop_a_slice(pathlib.Path(folder))
+        load(folder)
     elif verb == "again":
         try:
             dcp.save(state(2), storage_writer=Dying(folder))

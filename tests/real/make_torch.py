@@ -55,6 +55,11 @@ def save(folder: pathlib.Path) -> None:
     torch.save(values, folder / "protocol4_500.pt", pickle_protocol=4)
     torch.save(values["model"], folder / "weights_500.pt")
     torch.save([torch.zeros(1)] * 3 + [torch.zeros(1) for _ in range(2000)], folder / "many_500.pt")
+    layer = torch.nn.Linear(3, 3)
+    torch.jit.script(layer).save(folder / "script_500.pt")
+    torch.export.save(torch.export.export(layer, (torch.randn(1, 3),)), folder / "export_500.pt")
+    arrays = [numpy.full(500, number, "f4") for number in range(2000)]
+    torch.save({"global_step": 500, "replay": arrays}, folder / "replay_500.pt")
     torch.utils.serialization.config.save.compute_crc32 = False
     torch.save(values, folder / "unproved_500.pt")
 

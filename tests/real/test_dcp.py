@@ -75,6 +75,11 @@ def in_a_tensor(damage: Callable[[str, Callable[[int], int]], Damage]) -> Damage
     return damaging
 
 
+def whole_shards_of_zeros(folder: Path) -> None:
+    for path in folder.glob("*.distcp"):
+        zeros(path.name, lambda n: 0, lambda n: n)(folder)
+
+
 META, FIRST, LAST = ".metadata", "__0_0.distcp", "__3_0.distcp"
 # damage -> what STRUCTURE and CONTENT say; does torch itself see it
 DAMAGES: dict[str, tuple[Damage, Validity, Validity, bool]] = {
@@ -84,6 +89,7 @@ DAMAGES: dict[str, tuple[Damage, Validity, Validity, bool]] = {
     "no shard": (remove(LAST), INCOMPLETE, INCOMPLETE, True),
     "shard cut to half": (cut(LAST, lambda n: n // 2), CORRUPT, CORRUPT, True),
     "shard of nothing": (cut(FIRST, lambda n: 0), CORRUPT, CORRUPT, True),
+    "shards of zeros": (whole_shards_of_zeros, CORRUPT, CORRUPT, True),
     "bit of a tensor": (in_a_tensor(flip), VALID, CORRUPT, False),
     "hole in a tensor": (in_a_tensor(lambda name, at: zeros(name, at, lambda _: 999)), VALID, CORRUPT, False),
 }
@@ -122,5 +128,21 @@ def test_a_save_that_died_in_the_folder_of_another(one: Path, make_real: MakeRea
     }
     assert make_real("make_dcp.py", "load", folder) == "loaded 500\n"
     found = check(folder, Level.STRUCTURE)
-    assert found.validity is CORRUPT
-    assert "another save began" in found.reason
+    assert found.validity is Validity.UNKNOWN
+    assert "a later save into this folder died" in found.reason
+
+
+def test_shards_of_safetensors_are_not_judged(make_real: MakeReal, tmp_path: Path) -> None:
+    make_real("make_dcp.py", "safetensors", tmp_path / "ckpt_500")
+    assert check(tmp_path / "ckpt_500", Level.NAMES).validity is VALID
+    found = check(tmp_path / "ckpt_500", Level.CONTENT)
+    assert found.validity is Validity.UNKNOWN
+    assert "safetensors" in found.reason
+
+
+def test_metadata_that_lacks_a_slice(make_real: MakeReal, tmp_path: Path) -> None:
+    """As a save with a wrong cached plan leaves it (Megatron-LM#4378): torch cannot load it."""
+    assert make_real("make_dcp.py", "lacking", tmp_path / "ckpt_500") != "loaded 500\n"
+    found = check(tmp_path / "ckpt_500", Level.STRUCTURE)
+    assert found.validity is INCOMPLETE
+    assert "has no data" in found.reason

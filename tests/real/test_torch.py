@@ -32,10 +32,15 @@ def check(path: Path, level: Level) -> Checked:
 
 
 @pytest.mark.parametrize("level", list(Level))
-@pytest.mark.parametrize("name", [NAME, "protocol4_500.pt", "weights_500.pt", "many_500.pt"])
+@pytest.mark.parametrize("name", [NAME, "protocol4_500.pt", "weights_500.pt", "many_500.pt", "replay_500.pt"])
 def test_a_whole_one_is_valid(name: str, level: Level, saved: Path) -> None:
     found = check(saved / name, level)
     assert (found.validity, found.level, found.reason, found.format) == (VALID, level, "", "torch")
+
+
+@pytest.mark.parametrize("name", ["script_500.pt", "export_500.pt"])
+def test_a_program_is_no_checkpoint_and_not_called_broken(name: str, saved: Path) -> None:
+    assert check(saved / name, Level.CONTENT).validity is Validity.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ["unproved_500.pt", "old_500.pt"])

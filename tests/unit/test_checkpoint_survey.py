@@ -72,6 +72,25 @@ def test_weights_put_there_to_begin_with_are_no_checkpoint(tmp_path: Path) -> No
     assert found.foreign == ("pretrained.pt",)
 
 
+@pytest.mark.parametrize("name", ["resnet50.pt", "vgg16.pth", "vit_b_16.pth", "llama-3-8b.pt", "run3.ckpt"])
+def test_a_number_in_the_name_of_weights_is_no_step(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(torch_bytes({"weight": 1}))
+    assert survey(LOCAL, tmp_path, "auto").foreign == (name,)
+    (tmp_path / name).write_bytes(torch_bytes({"weight": 1, "step": 120}))
+    assert survey(LOCAL, tmp_path, "auto").entries == (Entry(name, 120),)
+    (tmp_path / name).write_bytes(torch_bytes({"weight": 1})[:100])
+    (torn,) = survey(LOCAL, tmp_path, "auto").entries
+    assert torn.name == name, "what is torn may have been a checkpoint"
+
+
+@pytest.mark.parametrize(
+    "name", ["ckpt_500.pt", "step-500.pth", "checkpoint-500.pt", "model_step500.pt", "epoch_500.pt"]
+)
+def test_a_name_of_a_checkpoint_needs_no_step_inside(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(torch_bytes({"weight": 1}))
+    assert survey(LOCAL, tmp_path, "auto").entries == (Entry(name, 500),)
+
+
 def test_one_checkpoint_is_one_and_a_folder_of_them_is_not(tmp_path: Path) -> None:
     own = write_checkpoint(tmp_path, 120)
     trainer = write_trainer(tmp_path / "out", 500)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleetctl.checkpoint import mounts
 from fleetctl.checkpoint.here import Here
-from fleetctl.errors import RunDirError
+from fleetctl.checkpoint.model import Checked, Survey, Validity
+from fleetctl.errors import CannotTell, RunDirError
+from fleetctl.launch import head
 from fleetctl.launch import resume as module
+from fleetctl.launch.head import Head
 from fleetctl.launch.memory import fences_writers
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.resume import Resume, choose, newest_step
@@ -61,6 +67,17 @@ class Run:
     def newest(self, *number: int) -> int | None:
         return newest_step(self.order, self.attempts, (number[0], number[1]), self.run.history(), None, open_eyes=Here)
 
+    def attempt_ended(self, name: str) -> None:
+        facts = {"submission": 1, "attempt": name, "task": None, "job_id": "7"}
+        log = self.run.event_log("job-7")
+        log.append(NOW, EventKind.ATTEMPT_STARTED, host="n1", nodes="n1", **facts)
+        log.append(NOW, EventKind.ATTEMPT_ENDED, exit_code=1, ending="failed", **facts)
+
+    def wish(self, from_step: int) -> None:
+        """As `fleetctl requeue --from` after the first attempt."""
+        facts = {"from_step": from_step, "by": "user me", "attempts": 1, "holds": 0}
+        self.run.event_log("login").append(NOW, EventKind.REQUEUE, submission=1, task=None, **facts)
+
     def has_saved(self, number: AttemptNumber, name: str) -> None:
         """As Checkpointer tells it."""
         line = {"training_step": 1, "name": name, "state": "committed", "total_s": 1.0}
@@ -72,6 +89,18 @@ def tear(folder: Path) -> Path:
     (folder / "trainer_state.json").unlink()
     (folder / "scheduler.pt").unlink()
     return folder
+
+
+def newer(folder: Path) -> Path:
+    """Written later than all that these tests write."""
+    for path in folder.iterdir():
+        os.utime(path, (4e9, 4e9))
+    return folder
+
+
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path)
 
 
 def cut(folder: Path) -> Path:
@@ -137,7 +166,9 @@ def test_what_was_there_before_the_run_is_never_taken(tmp_path: Path) -> None:
     write_trainer(run.directory, 100)  # of this run, and older by its number
     found = run.start(1, 1)
     assert found.training_step == 100
-    assert found.passed_over == ("checkpoint-500: unknown: it was there before this run, which does not start from it",)
+    assert found.passed_over == (
+        "checkpoint-500: unknown: set aside: it was there before this run, or a person went back to an older step",
+    )
     assert list(run.said(1, 1)["aside"]) == ["checkpoint-500"], "later claims say it again"
     shutil.rmtree(run.directory / "checkpoint-100")
     held = run.start(2)
@@ -150,10 +181,28 @@ def test_what_was_there_before_and_was_written_over_since_counts(tmp_path: Path)
     write_trainer(run.directory, 500)
     assert run.start(1).path is None
     shutil.rmtree(run.directory / "checkpoint-500")
-    write_trainer(run.directory, 500)
+    newer(write_trainer(run.directory, 500))
     assert run.start(1, 1).training_step == 500
     assert "aside" not in run.said(1, 1)
     assert run.start(1, 2).training_step == 500
+
+
+def put_a_note_into(folder: Path) -> None:
+    (folder / "README").write_text("of an older training")
+
+
+def take_a_file_from(folder: Path) -> None:
+    (folder / "optimizer.pt").unlink()
+
+
+@pytest.mark.parametrize("touch", [put_a_note_into, take_a_file_from])
+def test_what_is_put_beside_or_taken_away_makes_nothing_of_the_run(tmp_path: Path, touch: Any) -> None:
+    run = Run(tmp_path, load="none")
+    folder = write_trainer(run.directory, 500)
+    assert run.start(1).path is None
+    touch(folder)
+    found = run.start(1, 1)
+    assert (found.path, found.hold) == (None, None)
 
 
 def test_what_cannot_be_recognised_at_first_is_set_aside_too(tmp_path: Path) -> None:
@@ -211,6 +260,134 @@ def test_a_damaged_one_holds_for_as_long_as_it_lies_there(tmp_path: Path) -> Non
     assert run.start(1).training_step == 100
     tear(folder)
     assert all(run.start(major).hold is not None for major in (2, 3, 4))
+
+
+def test_a_hold_stays_one_when_all_is_gone(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    write_trainer(run.directory, 100)
+    assert run.start(1).training_step == 100
+    empty(run.directory)
+    for major in (2, 3, 4):
+        hold = run.start(major).hold
+        assert hold is not None
+        assert hold.endswith("put a valid one back, or submit a new run")
+    write_trainer(run.directory, 100)
+    assert run.start(5).training_step == 100
+
+
+@pytest.mark.parametrize("form", ["own", "auto"])
+def test_our_own_one_that_is_put_back_after_a_hold_counts(tmp_path: Path, form: str) -> None:
+    run = Run(tmp_path, format=form)
+    assert run.start(1).hold is None
+    folder = write_checkpoint(run.directory, 100, run_id=RUN)
+    run.has_saved((1, 0), folder.name)
+    assert run.start(2).training_step == 100
+    folder.rename(tmp_path / "away")
+    write_trainer(run.directory, 500)
+    assert all(run.start(major).hold is not None for major in (3, 4, 5)), "an export is no substitute"
+    (tmp_path / "away").rename(folder)
+    assert run.start(6).training_step == 100
+
+
+def test_a_damaged_one_that_is_gone_holds_for_ever(tmp_path: Path) -> None:
+    """It may have been whole when nobody looked."""
+    run = Run(tmp_path)
+    assert run.start(1).path is None
+    cut(write_trainer(run.directory, 100))
+    assert run.start(2).hold is not None
+    empty(run.directory)
+    assert all(run.start(major).hold is not None for major in (3, 4))
+
+
+@pytest.mark.parametrize("load", ["latest", "none"])
+@pytest.mark.parametrize("lose", [empty, shutil.rmtree, lambda folder: tear(folder / "checkpoint-200")])
+def test_what_an_attempt_had_at_its_end_is_never_forgotten(tmp_path: Path, load: str, lose: Any) -> None:
+    run = Run(tmp_path, load=load)
+    assert run.start(1).path is None
+    write_trainer(run.directory, 200)
+    assert run.newest(1, 0) == 200
+    assert run.said(1, name="seen.json") == {"schema": 1, "name": "checkpoint-200", "training_step": 200}
+    lose(run.directory)
+    assert all(run.start(major).hold is not None for major in (2, 3))
+
+
+def test_an_attempt_that_had_none_has_seen_none(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.start(1)
+    tear(write_trainer(run.directory, 200))
+    assert run.newest(1, 0) is None
+    empty(run.directory)
+    assert run.start(2).hold is None
+
+
+def test_a_missing_folder_is_made_only_for_a_start_from_scratch(tmp_path: Path) -> None:
+    """What is made on a mount point hides for ever that nothing is mounted."""
+    run = Run(tmp_path)
+    run.directory.rmdir()
+    assert run.start(1).hold is None
+    assert run.directory.is_dir()
+    write_trainer(run.directory, 100)
+    assert run.start(2).training_step == 100
+    shutil.rmtree(run.directory)
+    assert run.start(3).hold is not None
+    assert not run.directory.exists()
+
+
+class Hung(Here):
+    """Eyes whose storage does not answer."""
+
+    answers = False
+
+    def survey(self, directory: Path, wanted: str) -> Survey:
+        raise CannotTell("its storage does not answer")
+
+
+class HungLater(Here):
+    """One that lists the folder, and hangs when it reads a checkpoint."""
+
+    answers = True
+
+    def examine(self, *args: Any, **kwargs: Any) -> Checked:
+        self.answers = False
+        return Checked(None, "checkpoint-100", Validity.UNKNOWN, None, "its storage does not answer")
+
+
+@pytest.mark.parametrize("eyes", [Hung, HungLater])
+def test_a_storage_that_does_not_answer_is_for_the_caller_to_ask_again(tmp_path: Path, eyes: Any) -> None:
+    run = Run(tmp_path)
+    write_trainer(run.directory, 100)
+    assert run.attempts.claim((1, 0))
+    history = run.run.history()
+    with pytest.raises(CannotTell, match="does not answer"):
+        choose(run.order, run.attempts, (1, 0), history, JOB, run.clock, open_eyes=eyes)
+    assert run.clock.slept_s == 0, "these eyes see nothing more, however long one waits"
+    found = choose(run.order, run.attempts, (1, 0), history, JOB, run.clock, open_eyes=Here)
+    assert found.training_step == 100
+
+
+# `requeue --from`
+
+
+def test_what_a_person_went_back_from_stays_rejected(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.start(1)
+    for step in (100, 200, 300):
+        write_trainer(run.directory, step)
+    run.attempt_ended("1.0")
+    run.wish(from_step=100)
+    assert run.start(2).training_step == 100
+    assert sorted(run.said(2)["aside"]) == ["checkpoint-200", "checkpoint-300"]
+    run.attempt_ended("2.0")
+    assert run.start(2, 1).training_step == 100
+    run.attempt_ended("2.1")
+    newer(write_over(run.directory, 200))
+    assert run.start(2, 2).training_step == 200
+    assert list(run.said(2, 2)["aside"]) == ["checkpoint-300"], "and later claims say it again"
+
+
+def write_over(directory: Path, step: int) -> Path:
+    shutil.rmtree(directory / f"checkpoint-{step}")
+    return write_trainer(directory, step)
 
 
 def test_one_that_is_not_to_be_recognised_any_more_holds(tmp_path: Path) -> None:
@@ -392,3 +569,55 @@ def test_deepspeeds_and_megatrons_own_pointers(tmp_path: Path) -> None:
         (run.directory / tracker).write_text("200" if form == "megatron" else "global_step200")
         assert run.start(1).training_step == 100
         assert (run.directory / tracker).read_text() == first
+
+
+# The head's patience
+
+
+def leader(run: Run, *, told: bool = False) -> Any:
+    """A head, of which only how it chooses is tried."""
+    said: list[str] = []
+    world = SimpleNamespace(clock=run.clock, told_to_end=lambda: told, say=said.append)
+    order = SimpleNamespace(checkpoint=run.order)
+    lead: Any = SimpleNamespace(order=order, attempts=run.attempts, job=JOB, world=world)
+
+    def poll(within_s: float) -> tuple[()]:
+        run.clock.sleep(within_s)
+        return ()
+
+    watch: Any = SimpleNamespace(poll=poll)
+    return Head(lead, watch, ())
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, times: float, found: Resume) -> None:
+    """A storage that does not answer so often."""
+    tried = itertools.count()
+
+    def choose(*args: object) -> Resume:
+        if next(tried) < times:
+            raise CannotTell("its storage does not answer")
+        return found
+
+    monkeypatch.setattr(head, "choose", choose)
+
+
+def test_a_file_server_that_fails_over_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    refusing(monkeypatch, 24, Resume("/ckpt/a", 1))
+    assert leader(run)._choose((2, 0), run.run.history()) == Resume("/ckpt/a", 1)
+    assert 120 <= run.clock.slept_s < 180
+
+
+def test_a_file_server_that_stays_away_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    refusing(monkeypatch, math.inf, Resume())
+    assert leader(run)._choose((2, 0), run.run.history()).hold == "its storage does not answer"
+    assert run.clock.slept_s >= 600
+
+
+def test_a_job_that_is_told_to_end_waits_for_no_file_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    refusing(monkeypatch, math.inf, Resume())
+    with pytest.raises(CannotTell, match="does not answer"):
+        leader(run, told=True)._choose((2, 0), run.run.history())
+    assert run.clock.slept_s == 0

@@ -129,7 +129,7 @@ def test_the_newest_older_claim_says_what_stands(attempts: Attempts) -> None:
 
 def test_a_claim_says_what_lay_there_before_the_run(attempts: Attempts) -> None:
     assert attempts.claim((1, 0))
-    aside = {"checkpoint-500": 1_767_225_600.123456}
+    aside = {"checkpoint-500": {"model.safetensors": 1_767_225_600.123456}}
     attempts.write_stands((1, 0), (), NOW, "7", aside)
     assert attempts.claimed_before((1, 1)) == Claimed((1, 0), frozenset(), aside)
 
@@ -146,9 +146,10 @@ def test_a_claim_that_cannot_be_read_is_not_skipped(attempts: Attempts) -> None:
     "text",
     [
         *("", "{", "[]", "{}", '{"stands": "a"}', '{"stands": [1]}', "[" * 99_999, "\udcff"),
-        *('{"stands": [], "aside": []}', '{"stands": [], "aside": {"a": "now"}}'),
+        *('{"stands": [], "aside": []}', '{"stands": [], "aside": {"a": 1.5}}'),
+        '{"stands": [], "aside": {"a": {"b": "now"}}}',
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_damaged_claim_is_not_skipped(attempts: Attempts, text: str) -> None:
     stood(attempts, (1, 0), "a")
@@ -157,6 +158,27 @@ def test_a_damaged_claim_is_not_skipped(attempts: Attempts, text: str) -> None:
         attempts.claimed_before((3, 0))
     assert "\n" not in caught.value.message
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "had"),
+    [
+        ("resume.json", {"path": "/ckpt/a", "once_valid": False}, True),
+        ("resume.json", {"path": None, "once_valid": True}, True),
+        ("resume.json", {"path": None, "once_valid": False}, False),
+        ("seen.json", {"schema": 1, "name": "a", "training_step": 1}, True),
+    ],
+)
+def test_whether_an_attempt_had_a_valid_checkpoint_is_known(
+    attempts: Attempts, name: str, value: dict[str, object], had: bool
+) -> None:
+    assert attempts.claim((1, 0))
+    assert not attempts.had_valid((1, 0))
+    attempts.write((1, 0), name, value)
+    assert attempts.had_valid((1, 0)) is had
+    unreadable(attempts.path((1, 0)) / name)
+    with pytest.raises(RunDirError, match=name):
+        attempts.had_valid((1, 0))
 
 
 def test_saves_and_loads_that_cannot_be_read_are_not_known(attempts: Attempts) -> None:

@@ -36,6 +36,8 @@ _TORCH_FILE = re.compile(
 _OF_A_RANK = re.compile(r"(.+_)rank(0|[1-9][0-9]{0,8})\.bin")  # FSDP without DCP: loaded by as many ranks as wrote it
 _DCP_FOLDER = re.compile(r"(?:pytorch_model_fsdp|optimizer)_[0-9]+")
 _DEEPSPEED_FOLDER = re.compile(r"pytorch_model(?:_[0-9]+)?")
+_MAY_BE_WEIGHTS = (".bin", ".pt", ".pth")  # what a hook may call them; they are not looked at
+_DEEPEST = 1  # a folder in a folder
 _MEGATRON = "latest_checkpointed_iteration.txt"
 _OTHERS = frozenset({"trainer_state.json", ".metadata"})
 
@@ -46,14 +48,14 @@ class _Seen(Struct, frozen=True):
     files: frozenset[str]
     dcp: tuple[str, ...]
     deepspeed: tuple[str, ...]
-    folders: tuple[str, ...]  # models that a hook of the user's has saved, as the scripts of diffusers do
+    models: tuple[str, ...]  # folders that a hook of the user's has saved, as the scripts of diffusers do
     ranks: frozenset[int]
 
     @property
     def has_weights(self) -> bool:
         """Weights in any form."""
         inside = any(folder.startswith(weights.FSDP_MODEL) for folder in self.dcp)
-        return inside or bool(self.deepspeed or self.folders) or any(map(weights.is_weights, self.files))
+        return inside or bool(self.deepspeed or self.models) or any(map(weights.is_weights, self.files))
 
     @property
     def has_optimizer(self) -> bool:
@@ -120,11 +122,24 @@ def _see(look: Look) -> _Seen:
         files=files,
         dcp=tuple(name for name in folders if _DCP_FOLDER.fullmatch(name)),
         deepspeed=tuple(name for name in folders if _DEEPSPEED_FOLDER.fullmatch(name)),
-        folders=tuple(
-            name for name in folders if not (_DCP_FOLDER.fullmatch(name) or _DEEPSPEED_FOLDER.fullmatch(name))
-        ),
+        models=tuple(model for name in folders if _may_be_model(name) for model in _models(look, name, _DEEPEST)),
         ranks=frozenset(int(rank[1]) for rank in map(_RANDOM.fullmatch, files) if rank is not None),
     )
+
+
+def _may_be_model(name: str) -> bool:
+    return not (name.startswith(".") or _DCP_FOLDER.fullmatch(name) or _DEEPSPEED_FOLDER.fullmatch(name))
+
+
+def _models(look: Look, name: str, deeper: int) -> Iterator[str]:
+    """This folder if it holds weights, and those in it that do: PEFT has one for each adapter."""
+    found = look.below(name).children()
+    if any(weights.is_weights(one) or one.endswith(_MAY_BE_WEIGHTS) for one in found):
+        yield name
+    inside = sorted(one for one, what in found.items() if what.kind is Kind.FOLDER) if deeper else []
+    for one in inside:
+        if not one.startswith("."):
+            yield from _models(look, f"{name}/{one}", deeper - 1)
 
 
 def _tell_missing(look: Look, seen: _Seen) -> frozenset[str]:
@@ -146,7 +161,7 @@ def _tell_lacking(look: Look, seen: _Seen, told: Set[str]) -> None:
     before = weights.previous(look)
     there = seen.files | set(seen.dcp)
     lacking = {name for name in before if _counts(name)} - {"optimizer.bin"}  # may be of another kind now, see above
-    lacking |= set(_gaps(seen.files))
+    lacking |= set(_gaps(look, seen.files))
     for name in sorted(lacking - there - told):
         look.missing(name)
     ranks = len(seen.ranks)
@@ -167,16 +182,21 @@ def _counts(name: str) -> bool:
     return _TORCH_FILE.fullmatch(name) is not None and not _RANDOM.fullmatch(name)
 
 
-def _gaps(files: Iterable[str]) -> Iterator[str]:
+def _gaps(look: Look, files: Iterable[str]) -> Iterator[str]:
     """What a higher number tells of. Only the second of a kind has a number, 1."""
-    highest = dict[tuple[str, str], int]()
+    numbers = dict[str, set[int]]()
     for one in filter(None, map(_NUMBERED.fullmatch, files)):
-        if _WITHOUT_GAP.get(one[1]) == one[3]:
-            highest[one[1], one[3]] = max(int(one[2] or 0), highest.get((one[1], one[3]), 0))
-    for (kind, suffix), most in highest.items():
-        yield from (f"{kind}_{number}.{suffix}" if number else f"{kind}.{suffix}" for number in range(most))
-    custom = [int(one[1]) for one in map(_CUSTOM.fullmatch, files) if one is not None]
-    yield from (f"custom_checkpoint_{number}.pkl" for number in range(max(custom, default=0)))
+        number = int(one[2] or 0)
+        if _WITHOUT_GAP.get(one[1]) == one[3] and _name_of(one[1], number) == one[0]:
+            numbers.setdefault(one[1], set()).add(number)
+    for kind, have in sorted(numbers.items()):
+        yield from weights.lacking_numbers(look, have, functools.partial(_name_of, kind))
+    custom = {int(one[1]) for one in map(_CUSTOM.fullmatch, files) if one is not None}
+    yield from weights.lacking_numbers(look, custom, "custom_checkpoint_{}.pkl".format)
+
+
+def _name_of(kind: str, number: int) -> str:
+    return f"{kind}_{number}.{_WITHOUT_GAP[kind]}" if number else f"{kind}.{_WITHOUT_GAP[kind]}"
 
 
 def _split(files: Iterable[str]) -> dict[str, set[int]]:
@@ -194,7 +214,7 @@ def _check_files(look: Look, seen: _Seen, told: Set[str]) -> Parts:
     if seen.has_optimizer and 0 in seen.ranks:
         first = sorted(filter(weights.is_weights, seen.files))
         weights.tell_overwritten(look, first, ("optimizer.bin", "scheduler.bin"), _FIRST_RANDOM)
-    for name in seen.folders:
+    for name in seen.models:
         folder = look.below(name)
         parts += [weights.check_files(folder, filter(weights.is_weights, folder.names()))]
         parts += [Parts(size_bytes=weights.size_of_files(folder))]

@@ -4,85 +4,64 @@ The shards are written under their final names. When all ranks have answered, `.
 name first: it commits the save. It is a pickle that says which slices lie where in which shard, so each shard's size
 is known. Without coordination (`use_collectives=False`) each rank writes a `__RANK.metadata` for its own shards.
 
-Each slice is a file of torch.save by itself, with CRC32s in its zip directory; other slices have no checksum.
+Each slice is a file of torch.save by itself, with CRC32s in its zip directory, all 0 if the save computed none. That
+is so for tensors; one that is no zip is torn. What the metadata calls bytes is whatever the planner of the save made of
+it: torch's and Megatron's call torch.save, another one may write bare bytes, which have no checksum. All such slices
+of a save are alike, so a few tell of which kind they are. A block of zeros at the begin of one is what a crash leaves.
+`SerializationFormat.SAFETENSORS` is not judged.
 
 Saving into a folder that holds a checkpoint is allowed, and one that dies leaves OLD metadata with NEW shards, whose
 sizes may all be right. What tells, and what does not:
 
-* A shard later than the metadata: CORRUPT. No save writes a shard after its own metadata, so another one began. The
-  clocks of two nodes may stand between the two times, so a shard that the metadata names must be later by more than
-  `_CLOCKS_S`; one that it does not name has no such excuse. A copy that was made without its times looks the same.
+* A shard later than the metadata: UNKNOWN. No save writes a shard after its own metadata, so another one began, or
+  this is a copy that was made without its times. The clocks of two nodes may stand between the two times, so a shard
+  that the metadata names must be later by more than `_CLOCKS_S`; one that it does not name has no such excuse.
 * `.metadata.tmp` beside `.metadata`: CORRUPT. A later save wrote all its shards, and died before it renamed.
 * A shard that the metadata does not name and that is older: nothing. A save by fewer ranks came over one by more.
 
-Source: torch/distributed/checkpoint/filesystem.py of torch 2.13; ../shared/facts/recovery.md 1.3.
+Source: torch/distributed/checkpoint/filesystem.py of torch 2.13.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct, structs
 
-from fleetctl.checkpoint import inert
 from fleetctl.checkpoint.format import Facts, Format, Unit
 from fleetctl.checkpoint.formats import torch
-from fleetctl.checkpoint.look import Look, Unjudged, moment, read_exactly
+from fleetctl.checkpoint.formats.dcp_metadata import Slice, Slices, entries, name_of, place, read_metadata, slices_of
+from fleetctl.checkpoint.look import Look, Unjudged, moment
 from fleetctl.checkpoint.model import Level
-from fleetctl.checkpoint.storage import Blob, Found, Kind, NotRegular
-from fleetctl.checkpoint.zips import has_crcs, read_zip
+from fleetctl.checkpoint.storage import Blob, Found, Kind
+from fleetctl.checkpoint.zips import END_BYTES, END_MAGIC, has_crcs, read_zip
 
 METADATA, _LEFT = ".metadata", ".metadata.tmp"
 _SHARD = re.compile(r"__([0-9]{1,6})_[0-9]{1,6}\.distcp")
 _RANK_METADATA = re.compile(r"__([0-9]{1,6})\.metadata")
-_MOST_METADATA_BYTES = 256 << 20  # a million slices have about 200 MiB
 _CLOCKS_S = 10.0  # nodes under NTP differ by less; two saves into one folder are further apart
 _MOST_RANKS = 100_000
-_SAMPLES = 4  # shards whose first slice tells how this save wrote them all
+_SAMPLES = 4  # shards of which some slices tell how this save wrote them all
+_BLOCK_BYTES = 512  # of a disk; so many zeros and no more are what a crash leaves
+_MOST_HEADER_BYTES = 100_000_000  # of safetensors
 _MOST_STEP_BYTES = 64 << 10
 _STEP_NAMES = frozenset(torch.STEP_KEYS)
 # step-500, step_500, ckpt_500, 500; composer: ep1-ba200
 _NAMED = re.compile(r"(?:(?:global_)?step|ckpt|checkpoint|iter|iteration|epoch)[-_]?([0-9]{1,18})|([0-9]{1,18})")
 _COMPOSER = re.compile(r"ep[0-9]+-ba([0-9]{1,18})")
 
-_MODULE = "torch.distributed.checkpoint"
-_GLOBALS = frozenset(
-    [
-        ("torch.serialization", "_get_layout"),
-        (f"{_MODULE}.filesystem", "_StorageInfo"),
-        *(  # megatron-core keeps the plan of each rank in the metadata, as `all_local_plans`
-            (f"{_MODULE}.planner", name)
-            for name in ("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
-        ),
-        *(
-            (f"{_MODULE}.metadata", name)
-            for name in (
-                *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),
-                *("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
-            )
-        ),
-        *(
-            (module, name)
-            for module in ("pathlib", "pathlib._local")
-            for name in ("Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
-        ),
-    ]
-)
-_OF_TORCH = re.compile(r"Size|bool|bit|(?:bfloat|float|complex|q?u?int|bits)[0-9]+(?:x[0-9]+|_[a-z0-9]+)*")
-_PLACE_KEYS = ["relative_path", "offset", "length"]
+_LATER = "the metadata: a later save into this folder died, or it was copied without its times (then `touch .metadata`)"
+_NO_ZIP = ": a slice is no zip, and others of its kind are: it was never written to its end"
 
 
-class Slice(Struct, frozen=True, gc=False):
-    """Bytes of a shard. `plain`: as torch.save wrote them, through no transformation."""
+class Kinds(Struct, frozen=True):
+    """How a save wrote its slices. `proved`: with CRCs. `bare`: what is no tensor is no zip either."""
 
-    offset: int
-    size_bytes: int
-    plain: bool = True
-
-
-Slices = Mapping[str, list[Slice]]  # by the name of the shard
+    proved: bool
+    bare: bool
 
 
 def step_named(name: str) -> int | None:
@@ -123,26 +102,18 @@ def check_dcp(look: Look, level: Level) -> Facts:
     facts = Facts(saved_at=moment(saved), ranks=None if METADATA in says else len(says))
     if level < Level.STRUCTURE:
         return facts
-    slices = _slices(look, says)
+    slices = slices_of(look, says)
     if slices is None:
         return facts
-    for name, parts in slices.items():
-        _check_shard(look, name, parts, saved)
+    right = {name: parts for name, parts in slices.items() if _check_shard(look, name, parts, saved)}
     _check_others(look, slices, saved)
-    return _structure(look, facts, found, slices)
-
-
-def _structure(look: Look, facts: Facts, found: Mapping[str, Found], slices: Slices) -> Facts:
-    proved = False
-    with look.judging(""):
-        proved = _is_proved(look, slices)
+    kinds = _kinds(look, _samples(right))
     look.passed(Level.STRUCTURE)
-    others = [name for name, parts in slices.items() if not proved or not all(part.plain for part in parts)]
     return structs.replace(
         facts,
         size_bytes=sum(found[name].size_bytes for name in slices if name in found),
-        content=lambda: _content(look, slices if proved else {}),
-        unproved=tuple(sorted(others)),
+        content=lambda: _content(look, slices, kinds),
+        unproved=tuple(sorted(name for name, parts in slices.items() if not _has_checksums(parts, kinds))),
     )
 
 
@@ -150,11 +121,11 @@ def peek(look: Look) -> int | None:
     """The step that was saved as a value of its own under the name of a step, if there is one."""
     with contextlib.suppress(ValueError, KeyError):
         with look.open(METADATA) as blob:
-            metadata = _read_metadata(blob)
-        for index, info in _entries(metadata):
-            name = _name_of(index)
+            metadata = read_metadata(blob)
+        for index, info in entries(metadata):
+            name = name_of(index)
             if name.rpartition(".")[2] in _STEP_NAMES and name.count(".") <= 1:
-                shard, part = _place(info)
+                shard, part = place(info)
                 step = _value(look, shard, part)
                 if type(step) is int and step >= 0:
                     return step
@@ -169,109 +140,104 @@ def _metadata_files(found: Mapping[str, Found]) -> list[str]:
     return [f"__{rank}.metadata" for rank in range(min(max(ranks) + 1, _MOST_RANKS))]
 
 
-def _slices(look: Look, says: Iterable[str]) -> Slices | None:
-    """What the metadata says lies where; None after a fault."""
-    slices, whole = dict[str, list[Slice]](), True
-    for name in says:
-        read = False
-        with look.judging(name), look.open(name) as blob:
-            metadata = _read_metadata(blob)
-            known = metadata.get("state_dict_metadata")
-            names = {key for key in known[::2] if type(key) is str} if isinstance(known, inert.Map) else set[str]()
-            for index, info in _entries(metadata):
-                if _name_of(index) not in names:
-                    raise ValueError(f"has a slice of {_name_of(index)!a}, which it does not describe")
-                shard, part = _place(info)
-                slices.setdefault(shard, []).append(part)
-            read = True
-        whole = whole and read
-    return slices if whole else None
-
-
-def _read_metadata(blob: Blob) -> inert.Map:
-    if blob.size_bytes > _MOST_METADATA_BYTES:
-        raise Unjudged(f"has {blob.size_bytes} bytes, more than the {_MOST_METADATA_BYTES} that are looked at")
-    value = inert.load(read_exactly(blob, 0, blob.size_bytes), _allowed)
-    state = value.state if isinstance(value, inert.Stub) and value.named == f"{_MODULE}.metadata.Metadata" else None
-    if isinstance(state, inert.Map):
-        return state
-    raise ValueError("is no metadata of torch.distributed.checkpoint")
-
-
-def _allowed(module: str, name: str) -> bool:
-    return (module, name) in _GLOBALS or (module == "torch" and _OF_TORCH.fullmatch(name) is not None)
-
-
-def _entries(metadata: inert.Map) -> Iterator[tuple[object, object]]:
-    places = metadata.get("storage_data")
-    if not isinstance(places, inert.Map):
-        raise ValueError("says of no slice where it lies")
-    return places.items()
-
-
-def _place(info: object) -> tuple[str, Slice]:
-    state = info.state if isinstance(info, inert.Stub) else None
-    if not isinstance(state, inert.Map):
-        raise ValueError("has a slice that lies nowhere")
-    # A list of its three keys and values, as torch writes it; any other order is looked up
-    plain = state[::2] == _PLACE_KEYS
-    name, offset, size_bytes = state[1::2] if plain else map(state.get, _PLACE_KEYS)
-    if type(name) is not str or type(offset) is not int or type(size_bytes) is not int:
-        raise ValueError("has a slice that lies nowhere")
-    if offset < 0 or size_bytes < 0 or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"has a slice outside its folder or file ({name!a}, byte {offset})")
-    return name, Slice(offset, size_bytes, plain or state.get("transform_descriptors") is None)
-
-
-def _name_of(index: object) -> str:
-    name = index.state.get("fqn") if isinstance(index, inert.Stub) and isinstance(index.state, inert.Map) else None
-    return name if isinstance(name, str) else ""
-
-
-def _check_shard(look: Look, name: str, parts: list[Slice], saved_at_s: float) -> None:
+def _check_shard(look: Look, name: str, parts: list[Slice], saved_at_s: float) -> bool:
     """As long as its slices, which lie one behind the other, and of the save that the metadata tells of."""
     size_bytes = look.file_size(name)
     if size_bytes is None:
-        return
+        return False
     parts.sort(key=lambda part: part.offset)
-    end = 0
+    end, fault = 0, ""
     for part in parts:
         if part.offset != end:
-            look.wrong(name, f"has a slice at byte {part.offset}, where {end} would follow the one before")
-            return
+            fault = f"has a slice at byte {part.offset}, where {end} would follow the one before"
+            break
         end += part.size_bytes
+    if not fault and size_bytes != end:
+        fault = f"has {size_bytes} bytes, not {end}"
+    if fault:
+        with look.judging(name):
+            if _holds_safetensors(look, name, parts):
+                raise Unjudged("holds safetensors (SerializationFormat.SAFETENSORS), which are not looked at in DCP")
+            raise ValueError(fault)
     later_s = look.children()[name].modified_at_s - saved_at_s
-    if size_bytes != end:
-        look.wrong(name, f"has {size_bytes} bytes, not {end}")
-    elif later_s > _CLOCKS_S:
-        look.wrong(name, f"was written {later_s:.0f} s after the metadata: another save began in this folder")
+    if not fault and later_s > _CLOCKS_S:
+        look.unread(name, f"was written {later_s:.0f} s after {_LATER}")
+    return not fault and later_s <= _CLOCKS_S
 
 
 def _check_others(look: Look, slices: Slices, saved_at_s: float) -> None:
     """Shards that the metadata does not name, see above."""
     for name, one in look.children().items():
         if name not in slices and one.modified_at_s > saved_at_s and _SHARD.fullmatch(name):
-            look.wrong(name, "is not in the metadata and was written after it: another save began in this folder")
+            look.unread(name, f"is not in the metadata and was written after {_LATER}")
 
 
-def _is_proved(look: Look, slices: Slices) -> bool:
-    """Whether this save has CRCs: one good slice tells it of all, as they are written alike."""
-    for name, parts in sorted(slices.items())[:_SAMPLES]:
-        with contextlib.suppress(ValueError, FileNotFoundError, NotRegular), look.open(name) as blob:
-            if has_crcs(read_zip(blob, parts[0].offset, parts[0].size_bytes)):
-                return True
-    return not slices
+def _holds_safetensors(look: Look, name: str, parts: Sequence[Slice]) -> bool:
+    """Whether all tensors are said to lie at one byte, and a file of safetensors begins there."""
+    begins = {part.offset for part in parts if not part.bare}
+    if len(begins) != 1:
+        return False
+    with look.open(name) as blob:
+        head = blob.read(begins.pop(), 9)
+    return head.endswith(b"{") and 0 < int.from_bytes(head[:8], "little") <= _MOST_HEADER_BYTES
 
 
-def _content(look: Look, slices: Slices) -> Iterator[Unit]:
+def _samples(slices: Slices) -> Slices:
+    """The first shards, and the first that have something else than tensors, which torch writes before those."""
+    names = sorted(slices)
+    others = (name for name in names if slices[name][0].bare or slices[name][-1].bare)
+    return {name: slices[name] for name in (*names[:_SAMPLES], *islice(others, _SAMPLES))}
+
+
+def _kinds(look: Look, samples: Slices) -> Kinds:
+    """What the first slice of a tensor in each of these shards tells, and the first and last one of the others.
+
+    A torn one is told, and says nothing of the others.
+    """
+    zipped, bare = list[bool](), list[tuple[str, Slice]]()
+    zips_of_bytes = False
+    for name, parts in samples.items():
+        tensor = next((part for part in parts if not part.bare), None)
+        others = [part for part in parts if part.bare and part.plain]
+        with look.judging(name), look.open(name) as blob:
+            for part in (others[0], others[-1]) if others else ():
+                if _may_be_bare(blob, part):
+                    bare.append((name, part))
+                else:
+                    zipped.append(has_crcs(read_zip(blob, part.offset, part.size_bytes)))
+                    zips_of_bytes = True
+            if tensor is not None and tensor.plain:
+                zipped.append(has_crcs(read_zip(blob, tensor.offset, tensor.size_bytes)))
+    for name in sorted({name for name, _ in bare}) if zips_of_bytes else ():
+        look.wrong(name, _NO_ZIP)
+    return Kinds(proved=any(zipped) or not samples, bare=bool(bare) and not zips_of_bytes)
+
+
+def _may_be_bare(blob: Blob, part: Slice) -> bool:
+    """Whether bytes that are no tensor are those of no zip. :raises ValueError: they are those of nothing."""
+    head = blob.read(part.offset, min(part.size_bytes, _BLOCK_BYTES))
+    if len(head) == _BLOCK_BYTES and not any(head):
+        raise ValueError(f": the {_BLOCK_BYTES} bytes from byte {part.offset} are zeros")
+    tail_bytes = min(part.size_bytes, END_BYTES)
+    tail = blob.read(part.offset + part.size_bytes - tail_bytes, tail_bytes)
+    return not head.startswith(torch.ZIP_MAGIC) and not tail.startswith(END_MAGIC)
+
+
+def _has_checksums(parts: Iterable[Slice], kinds: Kinds) -> bool:
+    return kinds.proved and all(part.plain and not (part.bare and kinds.bare) for part in parts)
+
+
+def _content(look: Look, slices: Slices, kinds: Kinds) -> Iterator[Unit]:
+    """Without CRCs at least each slice is a whole zip."""
     for name, parts in sorted(slices.items()):
         with look.judging(name), look.open(name) as blob:
             for part in parts:
-                zipped = read_zip(blob, part.offset, part.size_bytes) if part.plain else None
-                if zipped is not None and not has_crcs(zipped):
+                if not part.plain or (part.bare and kinds.bare and _may_be_bare(blob, part)):
+                    continue
+                zipped = read_zip(blob, part.offset, part.size_bytes)
+                if kinds.proved and not has_crcs(zipped):
                     raise Unjudged("has slices without a checksum, others have one")
-                if zipped is not None:
-                    yield from torch.units_in(look, name, blob, zipped)
+                yield from torch.units_in(look, name, blob, zipped)
 
 
 def _value(look: Look, shard: str, part: Slice) -> object:

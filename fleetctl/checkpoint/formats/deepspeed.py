@@ -3,7 +3,7 @@
 So that is concluded: each rank from 0 on has its files, of all kinds, and there are as many ranks as each file says
 that there were. Only where no file says it, the training's number of ranks and the older step beside this one tell.
 What ZeRO has split can be loaded by as many ranks as wrote it, and by no other number (DeepSpeed#2898), unless it was
-converted to the universal layout. Facts: ../shared/facts/recovery.md 1.5; deepspeed 0.19.8, runtime/engine.py.
+converted to the universal layout. Source: runtime/engine.py of deepspeed 0.19.8.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.format import Facts, Format, Unit
+from fleetctl.checkpoint.format import Facts, Format, Unit, as_ranks, as_step, gaps
 from fleetctl.checkpoint.formats import deepspeed_universal as universal
 from fleetctl.checkpoint.formats.beside import names_in, never_finished, next_older
 from fleetctl.checkpoint.formats.deepspeed_names import Shards, missing, shards_of
@@ -26,8 +26,6 @@ from fleetctl.checkpoint.storage import Kind
 from fleetctl.checkpoint.zips import Zip, has_crcs
 
 _STEP = re.compile(r"global_step([0-9]{1,18})")
-_MOST_STEP = 10**18
-_MOST_RANKS = 10**6
 _LATEST = "latest"  # the pointer beside all steps: written after all else, by one rank
 _OFFLOADED = "offloaded_tensors"  # what the optimizer keeps on NVMe, copied for each rank
 _RANK = re.compile(r"rank([0-9]{2,6})")
@@ -211,20 +209,16 @@ def _said(name: str, state: object) -> _Said:
         return _Said(name)
     optimizer = state.get("optimizer_state_dict")
     parts = optimizer.get("partition_count") if isinstance(optimizer, Map) else None
-    counts = [count for one in (parts if isinstance(parts, list) else [parts]) if (count := _count(one))]
+    counts = [count for one in (parts if isinstance(parts, list) else [parts]) if (count := as_ranks(one))]
     step = state.get("global_steps")
     return _Said(
         name,
-        step=step if type(step) is int and 0 <= step < _MOST_STEP else None,
-        data_ranks=_count(state.get("dp_world_size")),
+        step=as_step(step),
+        data_ranks=as_ranks(state.get("dp_world_size")),
         parts=max(counts, default=None),
-        model_ranks=_count(state.get("mp_world_size")),
+        model_ranks=as_ranks(state.get("mp_world_size")),
         split=state.get("param_shapes") is not None,
     )
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 < value <= _MOST_RANKS else None
 
 
 def _tell_offloaded(look: Look, ranks: int) -> None:
@@ -232,7 +226,7 @@ def _tell_offloaded(look: Look, ranks: int) -> None:
     if _OFFLOADED not in look.names():
         return
     there = {int(said[1]) for name in look.below(_OFFLOADED).names() if (said := _RANK.fullmatch(name))}
-    for rank in sorted(set(range(max((*there, ranks - 1)) + 1)) - there):
+    for rank in gaps(there, max(max(there, default=-1) + 1, ranks)):
         look.missing(f"{_OFFLOADED}/rank{rank:02d}")
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-_MOST_NAMED = 1000  # missing files that are told by name; a lie in a name must not make us tell a billion
+from fleetctl.checkpoint.format import MOST_TOLD, places
+
 _GRID = re.compile(
     r"(?:(?P<head>(?:bf16_)?zero_pp_rank_|(?:layer_[0-9]{1,6}_)?expert_|expp_rank_)(?P<index>[0-9]{1,6})_)?"
     r"mp_rank_(?P<mp>[0-9]{2,6})(?P<tail>_model_states\.pt|_?optim_states\.pt)"
@@ -107,14 +108,14 @@ def missing(found: Shards, older: Shards, data_ranks: int, model_ranks: int) -> 
 
     At most so many as somebody would read.
     """
-    return itertools.islice(_missing(found, older, data_ranks, model_ranks), _MOST_NAMED)
+    return itertools.islice(_missing(found, older, data_ranks, model_ranks), MOST_TOLD)
 
 
 def _missing(found: Shards, older: Shards, data_ranks: int, model_ranks: int) -> Iterator[str]:
     for family in sorted(_families(found, older, split=data_ranks > 0)):
         there = found.grids.get(family, frozenset())
         wanted = _indexes(family, there, older.grids.get(family, frozenset()), data_ranks)
-        for mp, index in itertools.product(range(max(model_ranks, 1)), range(wanted)):
+        for mp, index in places((max(model_ranks, 1), wanted)):
             if (index, mp) not in there:
                 yield family.name(index, mp)
     layers = found.layers or older.layers

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.format import Facts, Unit
+from fleetctl.checkpoint.format import Facts, Unit, as_step
 from fleetctl.checkpoint.formats.beside import names_in, never_finished
 from fleetctl.checkpoint.formats.deepspeed_names import Shards, missing
 from fleetctl.checkpoint.formats.torch import check_torch_file, pickle_of, units_of
@@ -25,7 +25,6 @@ _FOLDER, _OPTIMIZER, _WEIGHTS = "zero", "optimizer_state.pt", "fp32.pt"
 _POINTER = "latest_universal"
 _MODEL_TAIL = "_model_states.pt"
 _STEP = re.compile(r"global_step([0-9]{1,18})(?:[^0-9].*)?")
-_MOST_STEP = 10**18
 _EXPERTS = "ds_autoep_layers"  # fused experts are stored under other names than the model's
 
 
@@ -89,8 +88,8 @@ def _check_models(look: Look, files: Iterable[_File]) -> int | None:
         state = None if file.zipped is None else pickle_of(look, file.name, file.zipped)
         if not isinstance(state, Map):
             continue
-        said = state.get("global_steps")
-        step = said if type(said) is int and 0 <= said < _MOST_STEP else step
+        said = as_step(state.get("global_steps"))
+        step = step if said is None else said
         wanted |= _shapes(state.get("param_shapes")) if state.get(_EXPERTS) is None else set()
     for name in sorted(wanted - look.below(_FOLDER).names()):
         look.missing(f"{_FOLDER}/{name}")

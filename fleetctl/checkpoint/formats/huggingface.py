@@ -16,7 +16,7 @@ from collections.abc import Set
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.format import Facts, Format
+from fleetctl.checkpoint.format import Facts, Format, as_ranks, as_step
 from fleetctl.checkpoint.formats import dcp, deepspeed, torch, weights
 from fleetctl.checkpoint.formats.weights import Inner, Parts
 from fleetctl.checkpoint.inert import Map, Stub
@@ -29,8 +29,6 @@ _STATE, _ARGUMENTS, _OPTIMIZER, _SCHEDULER, _RNG = (
 )  # fmt: skip
 _MOST_STATE_BYTES = 64 << 20  # 200 bytes for each logged step, and more for each evaluation
 _MOST_LATEST_BYTES = 4096
-_MOST_STEP = 10**18
-_MOST_RANKS = 1_000_000
 _NAMED = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 _RNG_OF_RANK = re.compile(r"rng_state_(0|[1-9][0-9]{0,8})\.pth")
 _XLA_OPTIMIZER = re.compile(r"rank(0|[1-9][0-9]{0,8})-of-([1-9][0-9]{0,8})-optimizer\.pt")
@@ -171,8 +169,8 @@ def _check_state(look: Look) -> int | None:
             said = json.loads(raw)  # not msgspec: a loss may be NaN
         except (ValueError, RecursionError):
             raise ValueError(": no JSON") from None
-        step = said.get("global_step") if isinstance(said, dict) else None
-        if type(step) is not int or not 0 <= step < _MOST_STEP:
+        step = as_step(said.get("global_step")) if isinstance(said, dict) else None
+        if step is None:
             raise ValueError(": says no global_step")
         if (named := step_named(look.name)) not in (None, step):
             raise ValueError(f": is of step {step}, the folder of step {named}")
@@ -212,10 +210,11 @@ def _check_against_arguments(look: Look, seen: _Seen) -> None:
     if not seen.has_training_state and arguments.get("save_only_model") is False:
         look.missing(_OPTIMIZER, f"is missing, and {_ARGUMENTS} says that it was to be saved")
     state = arguments.get("distributed_state")
-    ranks = state.state.get("num_processes") if isinstance(state, Stub) and isinstance(state.state, Map) else None
+    told = state.state if isinstance(state, Stub) and isinstance(state.state, Map) else None
+    ranks = None if told is None else as_ranks(told.get("num_processes"))
     if not seen.has_training_state:
         return
-    if type(ranks) is int and 0 < ranks <= _MOST_RANKS:
+    if ranks is not None:
         _check_ranks(look, seen, ranks)
     elif seen.rng_ranks:
         _check_ranks(look, seen, _likely_ranks(look, seen))

@@ -2,7 +2,9 @@
 
 The file is written elsewhere (in the folder for temporary files) and moved to its name. Between two file systems that
 is a copy under the final name, so it can be cut short like any other. The folder is a torch DCP with `meta.pt` beside
-it, which rank 0 writes last. Keys: Lightning 2.6.6, checkpoint_connector.py, `dump_checkpoint`.
+it, which rank 0 writes last. With the DeepSpeed strategy it is a folder, too, with a step of DeepSpeed's in it, always
+called `checkpoint`, and its pointer `latest` (strategies/deepspeed.py, `save_checkpoint`). Keys: Lightning 2.6.6,
+checkpoint_connector.py, `dump_checkpoint`.
 """
 
 from __future__ import annotations
@@ -11,16 +13,20 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from fleetctl.checkpoint import inert
 from fleetctl.checkpoint.format import Facts, Format, Unit
-from fleetctl.checkpoint.formats import dcp
+from fleetctl.checkpoint.formats import dcp, deepspeed
 from fleetctl.checkpoint.formats import torch as torch_file
+from fleetctl.checkpoint.formats.deepspeed_names import shards_of
 from fleetctl.checkpoint.look import Look, moment
 from fleetctl.checkpoint.model import Level
 from fleetctl.checkpoint.storage import Kind
 from fleetctl.checkpoint.zips import Zip, has_crcs
 
 META, DCP_METADATA = "meta.pt", ".metadata"
+_DEEPSPEED, _LATEST = "checkpoint", "latest"
 _VERSION = "pytorch-lightning_version"
 _HEAD_BYTES = 64 << 10  # the first keys of a pickle, which is the first entry: the version is the third
 _ENDING = ".ckpt"
@@ -30,6 +36,7 @@ _DEFAULT = re.compile(r"(?:epoch=[0-9]+-step=[0-9]+|hpc_ckpt_[0-9]+)(?:-v[0-9]+)
 _LAST = re.compile(r"last(?:-v[0-9]+)?\.ckpt")
 _SHARD = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 _PATHS = ("best_model_path", "last_model_path", "kth_best_model_path")  # of the state of ModelCheckpoint
+_MOST_POINTER_BYTES = 4096  # a name
 _COPY_SLACK_S = 2.0  # of the clocks of file systems
 
 
@@ -41,6 +48,8 @@ def step_named(name: str) -> int | None:
 
 def peek(look: Look) -> int | None:
     """The `global_step` inside."""
+    if _is_deepspeed(look):
+        return deepspeed.peek(look.below(_DEEPSPEED))
     return torch_file.peek(look.below(META) if look.kind() is Kind.FOLDER else look)
 
 
@@ -48,7 +57,7 @@ def recognise(look: Look) -> bool:
     """By the version that it says in its first bytes, by `meta.pt` beside shards, and torn ones by their names."""
     kind, name = look.kind(), look.name
     if kind is Kind.FOLDER:
-        return _is_sharded(look)
+        return _is_sharded(look) or _is_deepspeed(look)
     if kind is not Kind.FILE:
         return False
     with look.open() as blob:
@@ -69,11 +78,23 @@ def _is_sharded(look: Look) -> bool:
     return bool(named) and all(map(_SHARD.fullmatch, others))
 
 
+def _is_deepspeed(look: Look) -> bool:
+    """A folder with a step of DeepSpeed and its pointer; one of Lightning's suffix with either, or where a save ended
+    right after it began. Fabric has folders of any name."""
+    if look.kind() is not Kind.FOLDER or not (look.name.endswith(_ENDING) or _LATEST in look.names()):
+        return False
+    found = look.children().get(_DEEPSPEED)
+    if found is None or found.kind is not Kind.FOLDER:
+        return False
+    names = look.below(_DEEPSPEED).names()
+    return bool(shards_of(names).names) or (not names and look.name.endswith(_ENDING))
+
+
 def examine(look: Look, level: Level) -> Facts:
     """The zip and the keys of the file, or the shards and `meta.pt`."""
     kind = look.kind()
     if kind is Kind.FOLDER:
-        return _examine_shards(look, level)
+        return _examine_deepspeed(look, level) if _is_deepspeed(look) else _examine_shards(look, level)
     if kind is not Kind.FILE:
         look.wrong("", "is no file")
         return Facts()
@@ -121,6 +142,23 @@ def _examine_shards(look: Look, level: Level) -> Facts:
     )
 
 
+def _examine_deepspeed(look: Look, level: Level) -> Facts:
+    """DeepSpeed will load what `latest` names, which it writes last."""
+    there = look.file_size(_LATEST) is not None
+    facts = deepspeed.check_deepspeed(look.below(_DEEPSPEED), level)
+    if there and level >= Level.STRUCTURE:
+        faults, ledger = look.ledger.faults, look.ledger
+        with look.judging(_LATEST):
+            raw = look.read_whole(_LATEST, _MOST_POINTER_BYTES)
+            tag = None if raw is None else raw.decode("utf-8", "replace").strip()
+            if tag not in (None, _DEEPSPEED):
+                raise ValueError(f"names {tag!a}, not {_DEEPSPEED}")
+        if ledger.faults > faults and ledger.passed is not None:
+            ledger.passed = Level.NAMES
+    unproved = tuple(f"{_DEEPSPEED}/{name}" for name in facts.unproved)
+    return structs.replace(facts, uncommitted=_LATEST not in look.names(), unproved=unproved)
+
+
 def _content(look: Look, zipped: Zip | None, shards: Facts) -> Iterator[Unit]:
     return itertools.chain(() if zipped is None else torch_file.units_of(look, META, zipped), shards.content())
 
@@ -133,12 +171,16 @@ def _check_meta(look: Look, keys: inert.Map) -> int | None:
 
 
 def _check_age(look: Look) -> None:
-    """`last.ckpt` is written over, and what a save leaves that was stopped before its `meta.pt` has the old one."""
+    """`last.ckpt` is written over, and what a save leaves that was stopped before its `meta.pt` has the old one.
+
+    A copy that keeps no times may look alike, so that it is not known what this is.
+    """
     meta, shards = look.children()[META], look.children().get(DCP_METADATA)
     if step_named(look.name) is None and shards is not None:
         older_s = shards.modified_at_s - meta.modified_at_s
         if older_s > _COPY_SLACK_S:
-            look.wrong(META, f"is {older_s:.0f} s older than {DCP_METADATA}: of the save before, this one did not end")
+            text = f"is {older_s:.0f} s older than {DCP_METADATA}, which is written before it"
+            look.unread(META, f"{text}: saved over another, not to its end, or a copy that kept no times")
 
 
 def _keys(look: Look, name: str, zipped: Zip) -> inert.Map | None:

@@ -4,7 +4,7 @@
 `metadata.json`, written after `.metadata`, commits the save. Then `integrity.json` may follow, with a SHA-256 of each
 file. `torch_dcp` and `fsdp_dtensor` are DCP alone. `release` are weights. `non_persistent` is a folder of checkpoints.
 
-Facts: ../shared/facts/recovery.md 1.4; dist_checkpointing/{core,serialization,validation}.py of megatron-core.
+Source: dist_checkpointing/{core,serialization,validation}.py of megatron-core.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.format import Facts, Unit
+from fleetctl.checkpoint.format import MOST_TOLD, Facts, Unit, as_ranks, as_step, gaps, places
 from fleetctl.checkpoint.formats.beside import names_in, never_finished
 from fleetctl.checkpoint.formats.torch import check_torch_file, pickle_of, units_of
 from fleetctl.checkpoint.inert import Map, Stub
@@ -28,9 +28,7 @@ _OPTIMIZER = "distrib_optim.pt"
 _PART = re.compile(r"layer_wise_optimizer_([0-9]{1,6})\.pt")  # of a data-parallel rank
 _RANK = re.compile(r"mp_rank_([0-9]{2,6})(?:_([0-9]{3,6}))?(?:_([0-9]{3,6}))?")
 _TRACKER = "latest_checkpointed_iteration.txt"
-_MOST_NAMED = 1000
-_MOST_RANKS = 10**6
-_MOST_STEP = 10**18
+_MOST_DIGITS = 18  # of a step
 
 Rank = tuple[int, ...]  # tensor, then pipeline and expert where they are split
 
@@ -65,7 +63,7 @@ def rank_of(name: str) -> Rank | None:
 def iteration_of(state: object) -> int | None:
     """What a file of Megatron-LM's says that it is of."""
     said = state.get("iteration") if isinstance(state, Map) else None
-    return said if type(said) is int and 0 <= said < _MOST_STEP else None
+    return as_step(said)
 
 
 def step_of_rank(folder: Look) -> int | None:
@@ -133,7 +131,7 @@ def _checked(folder: Look) -> Iterator[_File]:
 def _step_of(text: str) -> int | None:
     """Of a folder's name, or of what the pointer says."""
     digits = text.removeprefix("iter_")
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < len(str(_MOST_STEP)) else None
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
 
 
 def _name_of(rank: Rank) -> str:
@@ -150,13 +148,13 @@ def _tell_missing_files(folders: Mapping[Rank, Look]) -> None:
     parts = {rank: {int(said[1]) for name in folder.names() if (said := _PART.fullmatch(name))}
              for rank, folder in folders.items()}  # fmt: skip
     most = max((max(there, default=-1) for there in parts.values()), default=-1) + 1
-    for rank, folder in sorted(folders.items()):
+    for _, folder in sorted(folders.items()):
         folder.file_size(MODEL)
         if optimizers:
             folder.file_size(_OPTIMIZER)
-        absent = (number for number in range(most) if number not in parts[rank])
-        for number in itertools.islice(absent, _MOST_NAMED):
-            folder.missing(f"layer_wise_optimizer_{number}.pt")
+    absent = ((folder, number) for rank, folder in sorted(folders.items()) for number in gaps(parts[rank], most))
+    for folder, number in itertools.islice(absent, MOST_TOLD):
+        folder.missing(f"layer_wise_optimizer_{number}.pt")
 
 
 def _is_uneven(ranks: frozenset[Rank]) -> bool:
@@ -174,7 +172,7 @@ def _absent_of(ranks: frozenset[Rank]) -> Iterator[Rank]:
     """What there is not of all combinations of numbers up to the highest."""
     for there in _by_length(ranks):
         sizes = tuple(max(numbers) + 1 for numbers in zip(*there, strict=True))
-        yield from itertools.islice(_absent(sizes, there), _MOST_NAMED)
+        yield from itertools.islice(_absent(sizes, there), MOST_TOLD)
 
 
 def _by_length(ranks: frozenset[Rank]) -> list[set[Rank]]:
@@ -182,7 +180,7 @@ def _by_length(ranks: frozenset[Rank]) -> list[set[Rank]]:
 
 
 def _absent(sizes: Rank, there: Collection[Rank]) -> Iterator[Rank]:
-    return (rank for rank in itertools.product(*map(range, sizes)) if rank not in there)
+    return (rank for rank in places(sizes) if rank not in there)
 
 
 def _beyond(folders: frozenset[Rank], split: _Split) -> Iterator[str]:
@@ -192,13 +190,13 @@ def _beyond(folders: frozenset[Rank], split: _Split) -> Iterator[str]:
     if not there:
         return  # a converter wrote other names, and kept the arguments of what it read
     if split.expert == 1:
-        yield from map(_model_of, itertools.islice(_absent(sizes, there), _MOST_NAMED))
+        yield from map(_model_of, itertools.islice(_absent(sizes, there), MOST_TOLD))
         return
     # Not each tensor rank has each expert, so nobody knows which folder it was; but each number must be there
     tensors, experts = {rank[:-1] for rank in there}, {rank[-1:] for rank in there}
-    for rank in itertools.islice(_absent(sizes[:-1], tensors), _MOST_NAMED):
+    for rank in itertools.islice(_absent(sizes[:-1], tensors), MOST_TOLD):
         yield f"{_name_of(rank)}_*/{MODEL}"
-    for (expert,) in itertools.islice(_absent(sizes[-1:], experts), _MOST_NAMED):
+    for (expert,) in itertools.islice(_absent(sizes[-1:], experts), MOST_TOLD):
         yield f"mp_rank_*_{expert:03d}/{MODEL}"
 
 
@@ -228,10 +226,6 @@ def _split_of(arguments: object) -> _Split | None:
     state = arguments.state if isinstance(arguments, Stub) else None
     if not isinstance(state, Map):
         return None
-    tensor, pipeline = (_count(state.get(f"{kind}_model_parallel_size")) for kind in ("tensor", "pipeline"))
-    expert = _count(state.get("expert_model_parallel_size")) or 1  # older ones have none
+    tensor, pipeline = (as_ranks(state.get(f"{kind}_model_parallel_size")) for kind in ("tensor", "pipeline"))
+    expert = as_ranks(state.get("expert_model_parallel_size")) or 1  # older ones have none
     return None if tensor is None or pipeline is None else _Split(tensor, pipeline, expert)
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 < value <= _MOST_RANKS else None

@@ -28,6 +28,7 @@ _MARKS = frozenset({METADATA, COMMITTED, TREE, ocdbt.MANIFEST})
 _PARTS = frozenset({TREE, ocdbt.MANIFEST, "_sharding", "array_metadatas", COMMITTED})
 _NAMED = re.compile(r"(?:.*_)?([0-9]{1,18})\.orbax-checkpoint-tmp.*|([0-9]{1,18})", re.DOTALL)
 _STEP_FOLDER = re.compile(r"(?:.+_)?([0-9]{1,18})", re.DOTALL)
+_ODD = "is no file and no folder"
 _UNDER_WAY = "was never committed: it has the name of a save under way"
 _JSON_HANDLER = "JsonCheckpointHandler"
 _TREE_HANDLERS = ("PyTreeCheckpointHandler", "StandardCheckpointHandler", "ArrayCheckpointHandler", "PyTreeHandler")
@@ -35,15 +36,16 @@ _STORED = ("jax.Array", "np.ndarray", "scalar")  # the others lie in the tree it
 _MOST_JSON_BYTES = 64 << 20  # some hundred thousand arrays
 _MOST_NAMES = 2_000_000
 _MOST_DEPTH = 12
+_OWN = _MARKS | _PARTS | {"d", zarr.V2, zarr.V3}
 _MOST_ITEMS_TRIED = 20  # to recognise one without its markers
 
 
 class _Tree(Struct, frozen=True):
-    """All that lies in it, by path: sizes of files; names in folders; what is neither."""
+    """All that lies in it, by path: sizes of files; names in folders; what is neither, as links are."""
 
     sizes: dict[str, int]
     folders: dict[str, frozenset[str]]
-    odd: tuple[str, ...]
+    odd: frozenset[str]
 
 
 class _Said(Struct, frozen=True):
@@ -125,19 +127,20 @@ def _list(look: Look) -> _Tree:
         for name, found in sorted(here.children().items()):
             if found.kind is Kind.FILE:
                 sizes[path + name] = found.size_bytes
-            elif found.kind is Kind.OTHER:
+            elif found.kind is not Kind.FOLDER:
                 odd.append(path + name)
             elif path.count("/") < _MOST_DEPTH:
                 todo.append((f"{path}{name}/", here.below(name)))
         if len(sizes) + len(folders) + len(odd) > _MOST_NAMES:
             raise Unjudged(f"has more than {_MOST_NAMES} files")
-    return _Tree(sizes, folders, tuple(odd))
+    return _Tree(sizes, folders, frozenset(odd))
 
 
 def _check_names(look: Look, tree: _Tree) -> bool:
     """Whether the save was never finished."""
-    for name in tree.odd:
-        look.wrong(name, "is no file and no folder")
+    for name in sorted(tree.odd):
+        if _is_own(tree, name):
+            look.wrong(name, _ODD)
     never = [path for path in tree.folders if _UNFINISHED in path.rstrip("/").rpartition("/")[2]]
     for path in never:
         look.missing(path.rstrip("/"), _UNDER_WAY)
@@ -151,6 +154,17 @@ def _check_names(look: Look, tree: _Tree) -> bool:
         if ocdbt.MANIFEST not in names and _was_written_by_processes(names):
             look.missing(path + ocdbt.MANIFEST, "is missing: what the processes wrote was never put together")
     return bool(never) or not marked
+
+
+def _is_own(tree: _Tree, path: str) -> bool:
+    """Whether Orbax gives a file or folder this name, or writes all that lies where it does. Others are somebody's."""
+    *above, name = path.split("/")
+    if name in _OWN or any(part.startswith(_PROCESS) for part in (*above, name)):
+        return True
+    arrays = ("/".join(above[:count]) + "/" for count in range(1, len(above) + 1))
+    return not {"d", "array_metadatas"}.isdisjoint(above) or any(
+        tree.folders[folder] & {zarr.V2, zarr.V3} for folder in arrays
+    )
 
 
 def _items(tree: _Tree) -> tuple[str, ...]:
@@ -190,14 +204,18 @@ def _check_handlers(look: Look, tree: _Tree, handlers: Mapping[str, str]) -> Non
     items = _items(tree)
     for name, handler in sorted(handlers.items()):
         path = f"{name}/" if name else ""
-        if path not in tree.folders:
+        if name in tree.odd:
+            look.wrong(name, _ODD)
+        elif path not in tree.folders:
             look.missing(name)
         elif handler.endswith(_JSON_HANDLER):
             found = [f"{path}{one}" for one in sorted(tree.folders[path]) if one != COMMITTED]
             if not found:
                 look.missing(f"{path}metadata")
             for one in found:
-                if one in tree.sizes:
+                if one in tree.odd:
+                    look.wrong(one, _ODD)
+                elif one in tree.sizes:
                     zarr.read_json(look, one, _MOST_JSON_BYTES)
         elif handler.endswith(_TREE_HANDLERS) and path not in items:
             look.missing(path + TREE)

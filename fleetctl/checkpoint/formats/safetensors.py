@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Set
+from itertools import islice
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
-from fleetctl.checkpoint.format import Facts, Format
+from fleetctl.checkpoint.format import MOST_TOLD, Facts, Format, gaps
 from fleetctl.checkpoint.look import Look, Unjudged, moment, read_exactly
 from fleetctl.checkpoint.model import Level
 from fleetctl.checkpoint.storage import Blob, Kind
@@ -36,6 +37,9 @@ _BITS: Mapping[str, int] = {
     "I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<suffix>\.safetensors|\.bin)")
+
+# torch's HuggingFaceStorageWriter, each rank its own (distributed/checkpoint/_hf_utils.py): there is no index of these
+_OF_RANK = re.compile(r"shard-[0-9]{5}-(?=.)")
 
 _Count = Annotated[int, Meta(ge=0)]
 
@@ -106,28 +110,29 @@ def read_index(look: Look, name: str) -> dict[str, frozenset[str]]:
 
 def tell_missing_shards(look: Look, names: Iterable[str]) -> frozenset[str]:
     """Shards say in their names how many there are: each that is not there is told, and returned. Of names alone."""
-    told = set[str]()
     found: dict[tuple[str, str], dict[int, set[int]]] = {}
     for said in filter(None, map(_SHARD.fullmatch, names)):
-        counts = found.setdefault((said["stem"], said["suffix"]), {})
+        # Not each rank has a part of each; but some rank has
+        stem = _OF_RANK.sub("shard-*-", said["stem"], count=1)
+        counts = found.setdefault((stem, said["suffix"]), {})
         counts.setdefault(int(said["count"]), set()).add(int(said["number"]))
-    for (stem, suffix), counts in found.items():
-        if len(counts) != 1:
-            continue  # of an older save, too: only the index tells which ones count
-        count, numbers = next(iter(counts.items()))
-        lacking = (
-            f"{stem}-{number:05d}-of-{count:05d}{suffix}" for number in range(1, count + 1) if number not in numbers
-        )
-        told.update(lacking)
+    # With several counts some are of an older save: only the index tells which ones
+    whole = ((kind, *counts.popitem()) for kind, counts in sorted(found.items()) if len(counts) == 1)
+    lacking = (
+        f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+        for (stem, suffix), count, numbers in whole
+        for number in gaps(numbers | {0}, count + 1)
+    )
+    told = frozenset(islice(lacking, MOST_TOLD))
     for name in sorted(told):
         look.missing(name)
-    return frozenset(told)
+    return told
 
 
 def index_of_shard(name: str) -> str | None:
-    """The index that a shard belongs to, by its name; None for what is no shard."""
+    """The index that a shard belongs to, by its name; None for what is no shard, or has no index."""
     said = _SHARD.fullmatch(name)
-    return None if said is None else f"{said['stem']}{said['suffix']}{INDEX_SUFFIX}"
+    return None if said is None or _OF_RANK.match(name) else f"{said['stem']}{said['suffix']}{INDEX_SUFFIX}"
 
 
 def recognise(look: Look) -> bool:

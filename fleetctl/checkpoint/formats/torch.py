@@ -3,7 +3,7 @@
 Since torch 1.6 the file is a zip whose directory stands at the end, so whatever cut it short shows. Its CRC32s are in
 the directory (all zero if the writer was told to compute none). Before, and with
 `_use_new_zipfile_serialization=False`, it is a chain of pickles with the bare storages behind: no checksum.
-Layouts and damages: ../shared/facts/recovery.md 1.1. Other formats use the helpers for the files inside them.
+Source: torch/serialization.py of torch 2.13. Other formats use the helpers for the files inside them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from zlib import crc32
 
 from fleetctl.checkpoint import inert
-from fleetctl.checkpoint.format import Facts, Format, Unit
+from fleetctl.checkpoint.format import Facts, Format, Unit, as_step
 from fleetctl.checkpoint.look import Look, Unjudged, moment, read_exactly
 from fleetctl.checkpoint.model import Level
 from fleetctl.checkpoint.storage import Blob, Kind
@@ -37,7 +37,6 @@ _ELEMENT_BYTES: Mapping[str, int] = {
 }
 _ENDINGS = (".pt", ".pth", ".ckpt")
 STEP_KEYS = ("global_step", "step", "iteration", "training_step")
-_MOST_STEP = 10**18
 # ckpt_500.pt, model_step500.pth, checkpoint-500.pt, epoch_3.pt; composer: ep1-ba200-rank0.pt (1.9)
 _NAMED = re.compile(
     r"(?!hpc_ckpt_)"  # Lightning's, which count saves
@@ -155,7 +154,7 @@ def step_of(value: object) -> int | None:
     if not isinstance(found, inert.Map):
         return None
     steps = (found.get(key) for key in STEP_KEYS)
-    return next((step for step in steps if type(step) is int and 0 <= step < _MOST_STEP), None)
+    return next((step for value in steps if (step := as_step(value)) is not None), None)
 
 
 def _checked_step(look: Look, zipped: Zip) -> int | None:

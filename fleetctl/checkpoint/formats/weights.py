@@ -12,7 +12,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from fleetctl.checkpoint.format import Facts, Unit
+from fleetctl.checkpoint.format import Facts, Unit, as_ranks, gaps
 from fleetctl.checkpoint.formats import safetensors, torch
 from fleetctl.checkpoint.formats.beside import names_in, next_older
 from fleetctl.checkpoint.look import Look
@@ -127,9 +127,17 @@ def size_of_files(look: Look) -> int:
 
 def tell_missing_numbers(look: Look, have: Set[int], name_of: Callable[[int], str], least: int = 0) -> None:
     """Numbered files have no gap, and there are at least so many."""
-    wanted = max(least, max(have, default=-1) + 1)
-    for number in sorted(set(range(wanted)) - have):
-        look.missing(name_of(number))
+    for name in lacking_numbers(look, have, name_of, least):
+        look.missing(name)
+
+
+def lacking_numbers(look: Look, have: Set[int], name_of: Callable[[int], str], least: int = 0) -> tuple[str, ...]:
+    """Which numbered files are missing, the first 1,000. A number that no training comes to is told as wrong."""
+    beyond = {number for number in have if as_ranks(number + 1) is None}
+    for number in sorted(beyond):
+        look.wrong(name_of(number), "has a number that no training comes to")
+    have = have - beyond
+    return tuple(map(name_of, gaps(have, max(least, max(have, default=-1) + 1))))
 
 
 def previous(look: Look) -> frozenset[str]:

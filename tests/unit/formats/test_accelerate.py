@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -81,6 +82,9 @@ DAMAGES: list[tuple[str, Damage, Verdicts, str]] = [
     ("half a sampler", put("sampler.bin", torch_bytes()[:99]), AT_STRUCTURE, "sampler.bin"),
     ("a scaler", put("scaler.pt", torch_bytes()), ALL_VALID, ""),
     ("somebody's file", put("notes.pkl", b"x"), ALL_VALID, ""),
+    ("a rank of millions", put("random_states_99999999.pkl", random_states(8)), AT_STRUCTURE, "no training comes to"),
+    ("an optimizer of millions", put("optimizer_99999999.bin", torch_bytes()), AT_STRUCTURE, "no training comes to"),
+    ("an object of millions", put("custom_checkpoint_99999999.pkl", torch_bytes()), AT_STRUCTURE, "no training"),
     ("Megatron-LM inside", put("latest_checkpointed_iteration.txt", b"3"), (VALID, UNKNOWN, UNKNOWN), "Megatron"),
 ]  # fmt: skip
 
@@ -170,6 +174,40 @@ def test_parts_of_fsdp_load_at_their_number_of_ranks_only(tmp_path: Path) -> Non
     remove("optimizer_0_rank1.bin")(folder)
     found = check(folder, Level.STRUCTURE)
     assert (found.validity, found.pieces[0].name) == (INCOMPLETE, "optimizer_0_rank1.bin")
+
+
+@pytest.mark.parametrize("name", ["random_states_999999.pkl", "optimizer_999999.bin", "optimizer_0_rank999999.bin"])
+def test_a_high_number_tells_of_a_thousand_others(name: str, tmp_path: Path) -> None:
+    folder = write_state(tmp_path, 3)
+    (folder / name).write_bytes(b"")
+    tracemalloc.start()
+    faults = check(folder, Level.STRUCTURE).faults
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 1000 <= faults <= 1002
+    assert peak_bytes < 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (".ipynb_checkpoints/model.safetensors", ALL_INCOMPLETE), ("logs/events.1", ALL_INCOMPLETE),
+        ("logs/.x/y.bin", ALL_INCOMPLETE), ("a/b/c/model.safetensors", ALL_INCOMPLETE),
+        ("unet/diffusion_pytorch_model.safetensors", ALL_VALID), ("unet/diffusion_pytorch_model.bin", ALL_VALID),
+        ("lora/default/adapter_model.safetensors", ALL_VALID), ("mine/weights.pt", ALL_VALID),
+    ],
+)  # fmt: skip
+def test_which_folders_hold_the_weights(name: str, expected: Verdicts, tmp_path: Path) -> None:
+    folder = write_state(tmp_path, 3)
+    (folder / MODEL).unlink()
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / "empty").mkdir()
+    write_safe(folder / name)
+    aged(folder)
+    for level, validity in zip(Level, expected, strict=True):
+        found = check(folder, level)
+        assert found.validity is validity, found.reason
+        assert found.reason.startswith("model.safetensors is missing") or validity is VALID
 
 
 def test_models_that_a_hook_has_saved(tmp_path: Path) -> None:

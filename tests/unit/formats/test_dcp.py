@@ -18,12 +18,14 @@ from fleetctl.checkpoint.storage import LocalStorage
 from tests.formats.damage import Damage, cut, flip, instead, move, put, remove, zeros
 from tests.formats.dcp import (
     SAVED_AT_S,
+    described_as,
     metadata,
     metadata_bytes,
     of,
     put_at,
     shards_of,
     size,
+    slice_bytes,
     value_bytes,
     write_dcp,
     write_uncoordinated,
@@ -80,12 +82,53 @@ def with_names(folder: Path) -> None:
     put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
 
 
+def without_slices(*names: str) -> Damage:
+    """Metadata that describes these and does not say where they lie; the shard ends before them."""
+
+    def damage(folder: Path) -> None:
+        state: dict[str, Any] = metadata(shards_of())
+        for index in [index for index in state["storage_data"] if index.state["fqn"] in names]:
+            place = state["storage_data"].pop(index).state
+            os.truncate(folder / place["relative_path"], place["offset"])
+            os.utime(folder / place["relative_path"], (SAVED_AT_S, SAVED_AT_S))
+        put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+
+    return damage
+
+
+def of_pieces(count: int) -> Damage:
+    """Metadata that describes more pieces of one tensor than there are."""
+
+    def damage(folder: Path) -> None:
+        state: dict[str, Any] = metadata(shards_of())
+        state["state_dict_metadata"]["model.1.w1"] = described_as("model.1.w1", pieces=count)
+        put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+
+    return damage
+
+
+def older_names(folder: Path) -> None:
+    """As torch wrote them before 2.3."""
+    state: dict[str, Any] = metadata(shards_of())
+    module = "torch.distributed._shard.sharded_tensor.metadata"
+    encoding = Made(Named(module, "MEM_FORMAT_ENCODING"), (0,))
+    for value in state["state_dict_metadata"].values():
+        if "properties" in value.state:
+            said = (Named("torch", "float32"), None, False, encoding, False)
+            value.state["properties"] = Made(Named(module, "TensorProperties"), state=said, new=True)
+    put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+
+
 def without_shards(folder: Path) -> None:
     """Killed while it deleted."""
     for name in (FIRST, SECOND):
         (folder / name).unlink()
 
 
+LACKING = (VALID, INCOMPLETE, INCOMPLETE)
+ASIDE = (VALID, UNKNOWN, UNKNOWN)
+FIRST_BYTES = b"".join(shards_of()[FIRST].values())
+END, STEP_BYTES = FIRST_BYTES.index(b"PK\5\6"), len(value_bytes(5))
 DEEP, SHALLOW = (VALID, VALID, CORRUPT), (VALID, CORRUPT, CORRUPT)
 ALL_VALID, ALL_CORRUPT, ALL_INCOMPLETE = (VALID,) * 3, (CORRUPT,) * 3, (INCOMPLETE,) * 3
 # damage -> what NAMES, STRUCTURE and CONTENT say, a word of the reason; facts 1.1, 1.3 and 1.10
@@ -95,7 +138,16 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, ...], str]] = [
     ("shard cut to half", cut(SECOND, lambda n: n // 2), SHALLOW, "bytes, not"),
     ("shard short of 1", cut(SECOND, lambda n: n - 1), SHALLOW, "bytes, not"),
     ("shard longer by 1", cut(SECOND, lambda n: n + 1), SHALLOW, "bytes, not"),
-    ("shard of zeros", zeros(SECOND, lambda n: 0, lambda n: n), DEEP, "zip directory"),
+    ("shard of zeros", zeros(SECOND, lambda n: 0, lambda n: n), SHALLOW, "zip directory"),
+    (
+        "shards of zeros",
+        lambda folder: [zeros(name, lambda n: 0, lambda n: n)(folder) for name in (FIRST, SECOND)],
+        SHALLOW,
+        "are zeros (and 1 more)",
+    ),
+    ("end of the first slice", zeros(FIRST, lambda n: END, lambda n: 1), SHALLOW, "no zip directory at its end"),
+    ("a value that is no zip", zeros(FIRST, lambda n: n - STEP_BYTES, lambda n: 700), SHALLOW, "are zeros"),
+    ("a value of nonsense", zeros(FIRST, lambda n: n - STEP_BYTES, lambda n: 4), SHALLOW, "header of"),
     ("zeros at the end of a shard", zeros(SECOND, lambda n: n - 500, lambda n: 500), DEEP, "zip directory"),
     ("hole in a shard", zeros(FIRST, lambda n: 700, lambda n: 300), DEEP, "another content"),
     ("bit of the data", flip(FIRST, lambda n: 900), DEEP, "another content"),
@@ -115,6 +167,12 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, ...], str]] = [
     ("metadata that names others", with_names, (VALID, UNKNOWN, UNKNOWN), "names os.system"),
     ("metadata without places", says(storage_data=None), SHALLOW, "where it lies"),
     ("metadata of other slices", says(state_dict_metadata={}), SHALLOW, "does not describe"),
+    ("metadata of no values", says(state_dict_metadata=5), SHALLOW, "describes no value"),
+    ("metadata without slices", says(storage_data={}), LACKING, "has no data (and 4 more)"),
+    ("metadata without one slice", without_slices("model.1.w1"), LACKING, "'model.1.w1' has no data"),
+    ("metadata without the step", without_slices("step"), LACKING, "'step' has no data"),
+    ("a tensor of more pieces", of_pieces(3), LACKING, "'model.1.w1' has only 1 of the 3 pieces of its data"),
+    ("metadata of torch 2.0", older_names, ALL_VALID, ""),
     ("a place of no kind", says(storage_data={of("MetadataIndex", {"fqn": "step"}): 5}), SHALLOW, "lies nowhere"),
     ("a path upwards", places(relative_path="../x"), SHALLOW, "outside its folder"),
     ("an absolute path", places(relative_path="/etc/passwd"), SHALLOW, "outside its folder"),
@@ -127,11 +185,11 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, ...], str]] = [
     ("a slice of another length", places(length=1), SHALLOW, "has a slice at byte"),
     ("a slice of absurd length", places(length=10**18), SHALLOW, "has a slice at byte"),
     ("slices that overlap", places(offset=1), SHALLOW, "has a slice at byte"),
-    ("another save died", another_save, SHALLOW, "another save began"),
-    ("another save died within the first shard", late(FIRST, 11), SHALLOW, "another save began"),
+    ("another save died", another_save, ASIDE, "a later save into this folder died"),
+    ("another save died within the first shard", late(FIRST, 11), ASIDE, "copied without its times"),
     ("a clock that is ahead", late(FIRST, 9), ALL_VALID, ""),
     ("another save died with its metadata", put_late(".metadata.tmp", b"x", 600), ALL_CORRUPT, "did not end"),
-    ("another save of more ranks died", put_late("__2_0.distcp", b"x", 1), SHALLOW, "is not in the metadata"),
+    ("another save of more ranks died", put_late("__2_0.distcp", b"x", 1), ASIDE, "is not in the metadata"),
     ("a shard of an older save of more ranks", put_late("__2_0.distcp", b"x", -60), ALL_VALID, ""),
     ("somebody's file", put_late("README", b"x", 600), ALL_VALID, ""),
     ("a folder as shard", instead(SECOND, Path.mkdir), SHALLOW, "is no file"),
@@ -212,8 +270,87 @@ def test_one_broken_slice_does_not_make_a_save_one_without_checksums(tmp_path: P
     folder = write_dcp(tmp_path / "ckpt_5", shards_of(4))
     zeros(FIRST, lambda n: 0, lambda n: n)(folder)
     found = check(folder, Level.CONTENT)
-    assert (found.validity, found.level) == (CORRUPT, Level.STRUCTURE)
+    assert (found.validity, found.level) == (CORRUPT, Level.NAMES)
     assert FIRST in found.reason
+
+
+@pytest.mark.parametrize("crcs", [True, False])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 7])
+def test_shards_of_zeros_are_seen_however_many_there_are(ranks: int, crcs: bool, tmp_path: Path) -> None:
+    """Lost in a crash: all of them, the last one."""
+    for number, names in enumerate([[f"__{rank}_0.distcp" for rank in range(ranks)], [f"__{ranks - 1}_0.distcp"]]):
+        folder = write_dcp(tmp_path / f"ckpt_{number}", shards_of(ranks, crcs=crcs))
+        for name in names:
+            zeros(name, lambda n: 0, lambda n: n)(folder)
+        found = check(folder, Level.CONTENT)
+        assert (found.validity, {piece.name for piece in found.pieces} <= set(names)) == (CORRUPT, True), found.reason
+
+
+@pytest.mark.parametrize("size", [1, 100, 511])
+def test_bare_values_may_be_short_zeros(size: int, tmp_path: Path) -> None:
+    folder = write_dcp(tmp_path / "ckpt_5", {FIRST: {"a": bytes(size), **shards_of(1)[FIRST]}})
+    state: dict[str, Any] = metadata({FIRST: {"a": bytes(size)}})
+    assert "Bytes" in state["state_dict_metadata"]["a"].named.name
+    assert check(folder, Level.STRUCTURE).validity is CORRUPT  # the step is a zip, and of the same kind
+    without_step = {name: raw for name, raw in shards_of(1)[FIRST].items() if name != "step"}
+    found = check(write_dcp(tmp_path / "ckpt_6", {FIRST: {"a": bytes(size), **without_step}}), Level.CONTENT)
+    assert (found.validity, found.level) == (VALID, Level.STRUCTURE)
+
+
+def test_bare_values_beside_tensors_have_no_checksum_and_the_tensors_have(tmp_path: Path) -> None:
+    shards = {FIRST: {"a": b"x" * 500, "w": slice_bytes(1, 200)}, SECOND: {"v": slice_bytes(2, 200)}}
+    folder = write_dcp(tmp_path / "ckpt_5", shards)
+    found = check(folder, Level.CONTENT)
+    assert (found.validity, found.level) == (VALID, Level.STRUCTURE)
+    assert found.reason == f"{FIRST}: the format has no checksum"
+    flip(FIRST, lambda n: 500 + 900)(folder)
+    assert check(folder, Level.CONTENT).validity is CORRUPT
+
+
+def test_many_values_without_data_are_counted(tmp_path: Path) -> None:
+    folder = write_dcp(tmp_path / "ckpt_5", {FIRST: {f"w{number}": b"x" for number in range(50)}})
+    state = metadata({FIRST: {f"w{number}": b"x" for number in range(50)}}, storage_data={})
+    put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+    found = check(folder, Level.STRUCTURE)
+    assert (found.validity, found.faults) == (INCOMPLETE, 21)
+    assert found.pieces[-1].reason == ".metadata: 30 more have no data"
+
+
+def test_pieces_at_one_place_need_one_slice(tmp_path: Path) -> None:
+    """As their index in the metadata is one."""
+    folder = write_dcp(tmp_path / "ckpt_5")
+    state: dict[str, Any] = metadata(shards_of())
+    chunks = state["state_dict_metadata"]["model.1.w1"].state["chunks"]
+    chunks.append(of("ChunkStorageMetadata", dict(chunks[0].state)))
+    put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+    assert check(folder, Level.CONTENT).validity is VALID
+
+
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_shards_of_safetensors_are_not_judged(tensors: int, tmp_path: Path) -> None:
+    """torch says of each of their slices that it lies where the file begins."""
+    names, header = [f"w{number}" for number in range(tensors)], b'{"w0":{}}'
+    folder = write_dcp(tmp_path / "ckpt_5", {FIRST: {name: slice_bytes(1, 9) for name in names}})
+    state: dict[str, Any] = metadata({FIRST: {name: slice_bytes(1, 9) for name in names}})
+    for place in state["storage_data"].values():
+        place.state.update(offset=0, length=36)
+    put_at(folder / META, metadata_bytes(state), SAVED_AT_S)
+    put_at(folder / FIRST, len(header).to_bytes(8, "little") + header + bytes(36 * tensors), SAVED_AT_S)
+    found = check(folder, Level.CONTENT)
+    assert (found.validity, found.level) == (UNKNOWN, Level.NAMES)
+    assert "safetensors" in found.reason
+    put_at(folder / FIRST, b"\xff" * 8 + header + bytes(36 * tensors), SAVED_AT_S)
+    assert check(folder, Level.CONTENT).validity is CORRUPT
+
+
+def test_data_may_lie_in_the_shards_of_several_ranks(tmp_path: Path) -> None:
+    """Each tells of its own."""
+    folder = write_uncoordinated(tmp_path / "ckpt_5", 2)
+    state = metadata({SECOND: shards_of(2)[SECOND]}, storage_data={})
+    put_at(folder / "__1.metadata", metadata_bytes(state), SAVED_AT_S)
+    found = check(folder, Level.STRUCTURE)
+    assert found.validity is INCOMPLETE
+    assert "'model.1.w0' has no data" in found.reason
 
 
 def test_a_slice_without_checksum_among_others_is_not_judged(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -310,6 +311,19 @@ def test_what_lies_on_nvme_is_there_for_each_rank(tmp_path: Path) -> None:
     assert found.reason == "offloaded_tensors: the format has no checksum"
     (folder / "offloaded_tensors/rank02").rmdir()
     assert check(folder, Level.NAMES).reason == "offloaded_tensors/rank02 is missing"
+
+
+def test_high_ranks_tell_of_a_thousand_others(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step4"
+    (folder / "offloaded_tensors" / "rank999999").mkdir(parents=True)
+    (folder / "mp_rank_999999_model_states.pt").write_bytes(b"")
+    (folder / "zero_pp_rank_999999_mp_rank_00_optim_states.pt").write_bytes(b"")
+    tracemalloc.start()
+    faults = check(folder, Level.STRUCTURE).faults
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert faults == 2 + 1000 + 1000  # what is empty, files, folders
+    assert peak_bytes < 4_000_000
 
 
 UNIVERSAL: list[tuple[str, Damage, Verdicts, str]] = [

@@ -8,10 +8,12 @@ import gc
 import os
 import pickle
 import random
+import re
 import struct
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -257,9 +259,27 @@ def test_no_length_makes_it_take_memory() -> None:
     assert peak < 8 << 20
 
 
-def test_too_many_lists_for_its_size_are_refused() -> None:
-    with pytest.raises(Unjudged, match="lists and dicts"):
-        inert.load(b"\x80\x02" + b"]" * 200_000 + b".")
+@pytest.mark.parametrize(
+    "making",
+    [b"]", b"N}0", b"(t", b"N\x850", b"NN\x86]", b"\x8f", b"(\x91", b"NQ", b"h\0)R]", b"h\0)\x81]", b"h\0)}\x92"],
+    ids=ascii,
+)
+def test_too_many_objects_for_its_size_are_refused(making: bytes) -> None:
+    """Each byte of theirs takes 30 bytes of memory or more."""
+    few, many = (b"\x80\x04cm\nf\nq\0(" + making * count + b"t." for count in (20_000, 700_000))
+    assert isinstance(inert.load(few), tuple)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unjudged, match="too many lists, dicts and objects"):
+            inert.load(many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(many)
+
+
+def test_long_strings_are_not_taken_for_objects() -> None:
+    assert inert.load(pickle.dumps([letter * 2_000_000 for letter in "tQR]}"], 2)) is not None
 
 
 def test_too_many_classes_are_refused() -> None:
@@ -306,6 +326,58 @@ def test_what_would_hang_or_crash_does_neither(raw: bytes) -> None:
     began = time.monotonic()
     assert type(inert.load(raw)) in (inert.Map, list) or isinstance(inert.load(raw), inert.Stub)
     assert time.monotonic() - began < 10
+
+
+class Counting:
+    """A pattern, and how many bytes it was given or matched."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern, self.scanned, self.calls = pattern, 0, 0
+
+    def findall(self, raw: bytes, at: int, end: int) -> list[bytes]:
+        self.scanned, self.calls = self.scanned + end - at, self.calls + 1
+        return self.pattern.findall(raw, at, end)
+
+    def match(self, raw: bytes, at: int) -> re.Match[bytes] | None:
+        found = self.pattern.match(raw, at)
+        self.scanned, self.calls = self.scanned + (found.end() - at if found else 0), self.calls + 1
+        return found
+
+
+def latin(count: int) -> list[str]:
+    """As the bytes of arrays are pickled."""
+    return [bytes([number % 256] * 2000).decode("latin-1") for number in range(count)]
+
+
+LIE = b"\x95" + (1 << 40).to_bytes(8, "little")
+GROWING: dict[str, Callable[[int], bytes]] = {
+    "arrays of a replay buffer": lambda n: pickle.dumps(latin(n), 2),
+    "the same in frames": lambda n: pickle.dumps(latin(n), 4),
+    "frames that lie": lambda n: b"\x80\x04]" + (LIE + b"N0") * n + b".",
+    "frames that lie between strings": lambda n: b"\x80\x04]" + (b"X\x80\0\0\0" + b"a" * 119 + LIE) * n + b".",
+    "frames that lie within strings": lambda n: b"\x80\x04]" + (b"X\x89\0\0\0" + b"a" * 128 + LIE + b"0") * n + b".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
+def test_each_byte_is_looked_at_a_few_times(make: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is of it: no time that grows with the square."""
+    run, tokens = opcodes._run, opcodes._tokens
+    for count in (200, 400, 800):
+        counted: list[Counting] = []
+
+        def counting(pattern: re.Pattern[bytes], all_of: list[Counting] = counted) -> Counting:
+            all_of.append(Counting(pattern))
+            return all_of[-1]
+
+        monkeypatch.setattr(opcodes, "_run", lambda bits, counting=counting: counting(run(bits)))
+        monkeypatch.setattr(opcodes, "_tokens", lambda bits, counting=counting: counting(tokens(bits)))
+        raw = make(count)
+        with contextlib.suppress(ValueError):
+            opcodes.rewrite(raw)
+        assert len(counted) == 2
+        assert sum(one.scanned for one in counted) < 4 * len(raw)
+        assert sum(one.calls for one in counted) < 6 * count + 20
 
 
 def test_a_stub_and_a_map_never_show_what_is_in_them() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from fleetctl.checkpoint import known
 from fleetctl.checkpoint.examine import examine
 from fleetctl.checkpoint.formats import lightning
 from fleetctl.checkpoint.look import Ledger, Look
@@ -16,7 +18,8 @@ from fleetctl.checkpoint.storage import LocalStorage
 from fleetctl.checkpoint.survey import survey
 from tests.formats.damage import Damage, cut, flip, instead, move, put, remove, zeros
 from tests.formats.dcp import SAVED_AT_S, put_at, slice_bytes
-from tests.formats.lightning import keys, write_file, write_folder
+from tests.formats.deepspeed import optimizer_bytes
+from tests.formats.lightning import keys, write_deepspeed, write_file, write_folder
 from tests.formats.torch import data, torch_bytes
 
 VALID, INCOMPLETE, CORRUPT, UNKNOWN = Validity.VALID, Validity.INCOMPLETE, Validity.CORRUPT, Validity.UNKNOWN
@@ -63,18 +66,18 @@ def where_data_lies(name: str) -> int:
 VERSION = "pytorch-lightning_version"
 FILE_DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]] = [
     ("cut to 0", cut(NAME, lambda n: 0), S_C, "has 0 bytes"),
-    ("cut to 1", cut(NAME, lambda n: 1), S_C, NAME),
-    ("cut to 100", cut(NAME, lambda n: 100), S_C, NAME),
+    ("cut to 1", cut(NAME, lambda n: 1), S_C, "zip directory"),
+    ("cut to 100", cut(NAME, lambda n: 100), S_C, "zip directory"),
     ("cut to half", cut(NAME, lambda n: n // 2), S_C, "zip directory"),
-    ("cut by the end record", cut(NAME, lambda n: n - 22), S_C, NAME),
+    ("cut by the end record", cut(NAME, lambda n: n - 22), S_C, "zip directory"),
     ("short of 1", cut(NAME, lambda n: n - 1), S_C, "zip directory"),
-    ("longer by 1", cut(NAME, lambda n: n + 1), S_C, NAME),
-    ("tail of zeros", zeros(NAME, lambda n: n - 500, lambda n: 500), S_C, NAME),
-    ("all zeros", zeros(NAME, lambda n: 0, lambda n: n), S_C, NAME),
+    ("longer by 1", cut(NAME, lambda n: n + 1), S_C, "zip directory"),
+    ("tail of zeros", zeros(NAME, lambda n: n - 500, lambda n: 500), S_C, "zip directory"),
+    ("all zeros", zeros(NAME, lambda n: 0, lambda n: n), S_C, "zip directory"),
     ("bit of the data", flip(NAME, lambda n: where_data_lies(NAME)), C_ONLY, "another content"),
     ("hole in the data", zeros(NAME, lambda n: where_data_lies(NAME), lambda n: 512), C_ONLY, "another content"),
     ("bit of the pickle", flip(NAME, lambda n: 200), S_C, "another content"),
-    ("bit of the directory", flip(NAME, lambda n: n - 120), S_C, NAME),
+    ("bit of the directory", flip(NAME, lambda n: n - 120), S_C, "the header of"),
     ("no state_dict", says(state_dict=None), S_C, "has no state_dict"),
     ("no global_step", says(global_step=None), S_C, "has no global_step"),
     ("no epoch", says(epoch=None), S_C, "has no epoch"),
@@ -83,7 +86,7 @@ FILE_DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]]
     ("a negative step", says(global_step=-1), S_C, "no count"),
     ("of another step", says(global_step=80), S_C, "is of step 80, and its name says 120"),
     ("no dict", lambda folder: write_file(folder, NAME, [VERSION]), S_C, "holds no dict"),
-    ("another kind of file", put(NAME, b"hello" * 100), S_C, NAME),
+    ("another kind of file", put(NAME, b"hello" * 100), S_C, "zip directory"),
     ("no loops, as Lightning 1.4", says(loops=None), GOOD, ""),
 ]  # fmt: skip
 
@@ -203,7 +206,7 @@ def test_last_that_was_written_over_and_never_finished(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "last.ckpt")
     assert check(folder, Level.CONTENT).validity is VALID
     older_meta(folder)
-    judge(folder, S_C, "meta.pt is 600 s older than .metadata")
+    judge(folder, (VALID, UNKNOWN, UNKNOWN), "meta.pt is 600 s older than .metadata")
 
 
 def test_a_copy_without_times_has_any_order(tmp_path: Path) -> None:
@@ -263,22 +266,76 @@ def test_what_is_none(tmp_path: Path) -> None:
     (tmp_path / "step=5.ckpt").mkdir()
     write_folder(tmp_path, "plain")
     (tmp_path / "plain" / META).unlink()
-    deepspeed = tmp_path / "epoch=0-step=5.ckpt"
-    (deepspeed / "checkpoint").mkdir(parents=True)
-    (deepspeed / "latest").write_text("checkpoint")
+    (tmp_path / "epoch=0-step=5.ckpt" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "epoch=0-step=5.ckpt" / "checkpoint" / "notes").write_text("")
+    (tmp_path / "epoch=0-step=6.ckpt").mkdir()
+    (tmp_path / "epoch=0-step=6.ckpt" / "checkpoint").write_text("")
+    (write_deepspeed(tmp_path, "a-folder") / "latest").unlink()
+    (tmp_path / "b-folder" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "b-folder" / "latest").write_text("checkpoint")
     (tmp_path / "link.ckpt").symlink_to(write_file(tmp_path, NAME))
-    for name in ("last.ckpt", "other.ckpt", "step=5.ckpt", "plain", deepspeed.name, "link.ckpt"):
+    folders = "epoch=0-step=5.ckpt", "epoch=0-step=6.ckpt", "a-folder", "b-folder"
+    for name in ("last.ckpt", "other.ckpt", "step=5.ckpt", "plain", *folders, "link.ckpt"):
         assert not lightning.recognise(look_at(tmp_path / name)), name
 
 
+PART, STATES = "checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt", "checkpoint/mp_rank_00_model_states.pt"
+
+
+def all_gone(folder: Path) -> None:
+    for path in (folder / "checkpoint").iterdir():
+        path.unlink()
+
+
+DEEPSPEED_DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]] = [
+    ("nothing", lambda folder: None, GOOD, ""),
+    ("part gone", remove(PART), S_I, f"{PART} is missing"),
+    ("model gone", remove(STATES), ALL_I, f"{STATES} is missing"),
+    ("all of it gone", all_gone, ALL_I, STATES),
+    ("part cut", cut(PART, lambda n: n // 2), S_C, PART),
+    ("bit of a part", flip(PART, lambda n: n // 2), C_ONLY, "another content"),
+    ("no pointer", remove("latest"), ALL_I, "latest is missing"),
+    ("pointer to another", put("latest", b"global_step5"), S_C, "latest names 'global_step5'"),
+    ("pointer of zeros", put("latest", bytes(9)), S_C, "latest names"),
+    ("pointer of any length", cut("latest", lambda n: 1 << 30), S_C, "more than"),
+    ("a link as pointer", instead("latest", lambda path: path.symlink_to("x")), ALL_C, "is no file"),
+    ("no script to convert it", remove("zero_to_fp32.py"), GOOD, ""),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected", "word"), [row[1:] for row in DEEPSPEED_DAMAGES],
+                         ids=[row[0] for row in DEEPSPEED_DAMAGES])  # fmt: skip
+@pytest.mark.parametrize("name", [NAME, "last.ckpt", "of-its-users-choice.ckpt"])
+def test_a_folder_of_the_deepspeed_strategy(
+    name: str, damage: Callable[[Path], object], expected: tuple[Validity, ...], word: str, tmp_path: Path
+) -> None:
+    folder = write_deepspeed(tmp_path, name)
+    damage(folder)
+    judge(folder, expected, word)
+    assert known.recognise(look_at(folder), "auto") is lightning.FORMAT
+    found = check(folder, Level.NAMES)
+    assert found.uncommitted == (not (folder / "latest").is_file() and not (folder / "latest").is_symlink())
+
+
+def test_what_a_step_of_deepspeed_says(tmp_path: Path) -> None:
+    folder = write_deepspeed(tmp_path, NAME)
+    found = check(folder, Level.CONTENT)
+    assert (found.level, found.training_step, found.ranks, found.resumable) == (Level.CONTENT, 120, 2, True)
+    assert lightning.peek(look_at(folder)) == 120
+    part = folder / PART
+    part.write_bytes(optimizer_bytes(2, 1, crcs=False))
+    assert check(folder, Level.CONTENT).reason == f"{PART}: the format has no checksum"
+
+
 def test_fabric_has_folders_of_any_name(tmp_path: Path) -> None:
+    assert lightning.recognise(look_at(write_deepspeed(tmp_path, "of-deepspeed")))
     assert lightning.recognise(look_at(write_folder(tmp_path, "state")))
 
 
 def test_a_folder_that_was_renamed_away_is_gone(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     move(NAME, "elsewhere")(tmp_path)
-    assert check(folder, Level.CONTENT).reason == f"{NAME} is gone"
+    assert check(folder, Level.CONTENT).reason == "is gone"
 
 
 def test_only_content_reads_the_data(tmp_path: Path) -> None:

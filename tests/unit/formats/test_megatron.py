@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +65,7 @@ DIST: list[tuple[str, Damage, Verdicts, str]] = [
     ("shard cut to half", cut(SHARD, lambda n: n // 2), AT_STRUCTURE, SHARD),
     ("shard short of 1", cut(SHARD, lambda n: n - 1), AT_STRUCTURE, SHARD),
     ("bit of a shard's data", flip(SHARD, lambda n: n // 4), AT_CONTENT, "another content"),
-    ("hole in a shard", zeros(SHARD, lambda n: n // 8, lambda n: n // 8), AT_CONTENT, SHARD),
+    ("hole in a shard", zeros(SHARD, lambda n: n // 8, lambda n: n // 8), AT_STRUCTURE, SHARD),
     ("no shard", remove(SHARD), GAP, f"{SHARD} is missing"),
     ("no .metadata", remove(METADATA), ALL_INCOMPLETE, f"{METADATA} is missing"),
     (".metadata cut to half", cut(METADATA, lambda n: n // 2), AT_STRUCTURE, METADATA),
@@ -340,6 +341,20 @@ def test_an_older_layout_was_never_finished_if_the_tracker_did_not_come_to_it(
     assert not check(folder, Level.STRUCTURE).uncommitted
     (folder / MODEL).unlink()
     assert check(folder, Level.STRUCTURE).uncommitted is expected
+
+
+def test_high_ranks_tell_of_a_thousand_others(tmp_path: Path) -> None:
+    folder = tmp_path / "iter_0000020"
+    (folder / "mp_rank_999999_999999_999999").mkdir(parents=True)
+    for rank in range(3):
+        (folder / f"mp_rank_{rank:02d}").mkdir()
+    (folder / "mp_rank_00" / "layer_wise_optimizer_999999.pt").write_bytes(b"")
+    tracemalloc.start()
+    faults = check(folder, Level.NAMES).faults
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert faults == 1000 + 1000 + 4  # ranks, parts, models
+    assert peak_bytes < 4_000_000
 
 
 def test_what_was_released_are_weights(tmp_path: Path) -> None:

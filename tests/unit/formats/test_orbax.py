@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -88,6 +89,15 @@ def both(*damages: Damage) -> Damage:
     return damage
 
 
+def linked(name: str) -> Damage:
+    return both(remove(name), lambda folder: (folder / name).symlink_to(tempfile.gettempdir()))
+
+
+def node_of(children: int, size: int = 1) -> Damage:
+    """A root that has so many nodes below it, of so many bytes, each at another place of one file."""
+    return under(inner([("", LEAF)], [("", (0, place, size)) for place in range(children)]))
+
+
 MANY = put(MANIFEST, manifest(ROOT, 0, 1, kind=1))  # a manifest that refers to others
 BOMB = b"\x28\xb5\x2f\xfd\x00\x50" + (((1 << 17) << 3 | 2).to_bytes(3, "little") + b"\0") * 200 + b"\1\0\0"
 N_V, V_N = (INCOMPLETE,) * 3, (VALID,) * 3
@@ -153,6 +163,7 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]] = [
     ("zarr 3 said nothing", remove("arrays/n/zarr.json"), S_I, "arrays/n/.zarray is missing"),
     ("zarr cut", cut("arrays/m/.zarray", lambda n: n // 2), S_C, "no JSON"),
     ("zarr of an endless shape", array(b'{"shape": [10000000000, 9], "chunks": [1, 1]}'), S_I, "is missing"),
+    ("zarr of an endless shape without chunks", array(b'{"shape": [10000000000, 0], "chunks": [1, 1]}'), V_N, ""),
     ("zarr of a negative shape", array(b'{"shape": [-1, 9], "chunks": [1, 1]}'), S_C, "no shape"),
     ("zarr with chunks of 0", array(b'{"shape": [1, 9], "chunks": [0, 1]}'), S_C, "no shape"),
     ("zarr of two minds", array(b'{"shape": [1, 9], "chunks": [1]}'), S_C, "as many"),
@@ -165,6 +176,14 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]] = [
     ("a FIFO as manifest", instead(MANIFEST, os.mkfifo), N_C, "is no file"),
     ("a FIFO as metadata", instead(META, os.mkfifo), N_C, "is no file"),
     ("a link as values", instead(DATA, lambda p: Path(p).symlink_to("x")), N_C, "is no file"),
+    ("a link as metadata of JSON", instead("meta/metadata", lambda p: p.symlink_to(__file__)), S_C, "is no file"),
+    ("a link as an item", linked("meta"), S_C, "meta is no file"),
+    ("a link as manifest", instead(MANIFEST, lambda p: p.symlink_to("x")), N_C, "is no file"),
+    ("a link as a process", linked(PROCESS_0), N_C, "is no file"),
+    ("a link as zarr chunk", instead("arrays/n/c/1/1", lambda p: p.symlink_to("0")), N_C, "is no file"),
+    ("somebody's link", lambda folder: (folder / "best").symlink_to(ITEM), V_N, ""),
+    ("somebody's link in an item", lambda folder: (folder / ITEM / "notes").symlink_to("gone"), V_N, ""),
+    ("somebody's FIFO", lambda folder: os.mkfifo(folder / "pipe"), V_N, ""),
     ("a folder as values", instead(DATA, lambda p: Path(p).mkdir()), S_I, "is missing"),
     ("a node of another file", copy(SECOND, FIRST), S_C, FIRST),
     ("a node with endless entries", under(b"\0" + table([]) + number(10**12)), S_C, "ends inside"),
@@ -173,6 +192,7 @@ DAMAGES: list[tuple[str, Damage, tuple[Validity, Validity, Validity], str]] = [
     ("a path upwards in a node", under(leaf([("", "../../../etc/passwd")], [("k", (0, 0, 1))])), S_I, "passwd is"),
     ("a value beyond all files", under(leaf([("", VALUES[0])], [("k", (0, 2**60, 2**60))])), S_C, "are needed"),
     ("a node beyond all files", under(inner([("", LEAF)], [("b", (0, 2**62, 2**62))])), S_C, "are needed"),
+    ("nodes beyond all", both(node_of(100_001), put(FIRST, b"x" * 200_000)), V_N, ""),  # not followed
     ("a root below itself", under(inner([("", ROOT)], [("b", (0, 0, 42))])), V_N, ""),
     ("not Zstandard", node(packed(NODE_MAGIC, b"x" * 20, zstd=False).replace(b"\0\0xx", b"\0\1xx")), S_C, "CRC-32C"),
     ("an empty database", put(MANIFEST, manifest(ROOT, 2**64 - 1, 2**64 - 1)), V_N, ""),
@@ -207,7 +227,7 @@ def test_a_whole_one_is_valid_as_far_as_it_can_be_told(level: Level, tmp_path: P
         assert found.saved_at == datetime(2026, 1, 1, tzinfo=UTC)
         assert found.size_bytes == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         assert found.deepest is Level.STRUCTURE
-        assert "no checksum" in found.reason
+        assert ("no checksum" in found.reason) == (level is Level.CONTENT)
 
 
 def test_the_data_is_never_read(tmp_path: Path) -> None:
@@ -323,13 +343,40 @@ def test_a_checkpoint_without_a_manager_has_its_arrays_beside_its_metadata(tmp_p
     assert check(folder, Level.STRUCTURE).reason == f"{VALUES[1]} is missing"
 
 
+@pytest.mark.parametrize(("size", "most"), [(1, 1_010), (10_000, 95)])
+def test_nodes_that_fail_cost_as_much_as_others(
+    size: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_orbax(tmp_path)
+    both(node_of(2_000, size), put(FIRST, bytes(20_000)))(folder)
+    assert check(folder, Level.STRUCTURE).faults == 2_000
+    monkeypatch.setattr(ocdbt, "_MOST_IN_ALL_BYTES", 1 << 20)
+    assert 0.9 * most < check(folder, Level.STRUCTURE).faults <= most
+
+
+def test_a_node_that_names_files_without_end_is_left_alone(tmp_path: Path) -> None:
+    folder = write_orbax(tmp_path)
+    under(bytes([1]) + table([("", "")] * 100_001) + bytes(9))(folder)
+    found = check(folder, Level.CONTENT)
+    assert (found.validity, found.reason.startswith(f"{MANIFEST} and")) == (VALID, True)  # not followed
+
+
+@pytest.mark.parametrize(("most", "followed"), [(3, True), (2, False)])
+def test_how_many_nodes_are_followed(
+    most: int, followed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ocdbt, "_MOST_NAMED", most)
+    found = check(write_orbax(tmp_path), Level.CONTENT)
+    assert (found.validity, found.reason.startswith(f"{MANIFEST} and")) == (VALID, not followed)
+
+
 def test_a_node_that_unpacks_to_gigabytes_is_left_alone(tmp_path: Path) -> None:
     folder = write_orbax(tmp_path)
     head = NODE_MAGIC + (len(BOMB) + 18).to_bytes(8, "little") + b"\0\1" + BOMB
     node(head + ocdbt.crc32c(head).to_bytes(4, "little"))(folder)
     tracemalloc.start()
     try:
-        found = check(folder, Level.STRUCTURE)
+        found = check(folder, Level.CONTENT)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -274,6 +274,31 @@ def test_recognition(make: Damage, recognised: bool, tmp_path: Path) -> None:
     assert safetensors.recognise(look) is recognised
 
 
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["shard-00001-model-00001-of-00001"], []),
+        (["shard-00001-model-00001-of-00002", "shard-00003-model-00002-of-00002"], []),
+        (["shard-00001-model-00001-of-00002", "shard-00002-model-00001-of-00002"], ["shard-*-model-00002-of-00002"]),
+        (["shard-00001-model-00001-of-00001", "model-00001-of-00001"], ["model.safetensors.index.json"]),
+        (["shard-1-model-00001-of-00001"], ["shard-1-model.safetensors.index.json"]),
+    ],
+)
+def test_what_each_rank_has_saved_has_no_index(names: list[str], missing: list[str], tmp_path: Path) -> None:
+    """As HuggingFaceStorageWriter(save_distributed=True) of torch does."""
+    for name in names:
+        write_safe(tmp_path / "model" / f"{name}.safetensors")
+    found = check(tmp_path / "model", Level.STRUCTURE)
+    assert [piece.name.removesuffix(".safetensors") for piece in found.pieces] == missing
+    assert (found.validity is VALID) == (not missing)
+
+
+def test_counts_in_many_names_tell_of_a_thousand_others(tmp_path: Path) -> None:
+    for stem in range(5):
+        write_safe(tmp_path / "model" / f"model{stem}-00001-of-99999.safetensors")
+    assert check(tmp_path / "model", Level.NAMES).faults == 5 + 1000
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint-4", "step-4", "4"])
 def test_a_name_says_no_step(name: str) -> None:
     assert safetensors.FORMAT.step_named(name) is None

@@ -161,7 +161,7 @@ def test_one_name_twice(tmp_path: Path) -> None:
 
 def test_two_names_for_the_same_bytes(tmp_path: Path) -> None:
     """The zip bomb that needs no compression within."""
-    raw = bytearray(zip_bytes({"a/1": b"x", "a/2": b"y"}))
+    raw = bytearray(zip_bytes({"a/1": b"x", "a/data.pkl": b"y"}))
     struct.pack_into("<I", raw, raw.rindex(b"PK\1\2") + 42, 0)
     with pytest.raises(ValueError, match=r"reaches|broken"):
         read(bytes(raw), tmp_path)
@@ -194,3 +194,36 @@ def test_what_torch_writes_is_read(tmp_path: Path) -> None:
     names = [entry.name for entry in read(torch_bytes(), tmp_path).entries]
     assert names[0] == "archive/data.pkl"
     assert "archive/data/1" in names
+
+
+def deflated(*names: str) -> bytes:
+    """As Python zips, the last one compressed."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as made:
+        for name in names:
+            made.writestr(name, b"x" * 50, zipfile.ZIP_DEFLATED if name == names[-1] else zipfile.ZIP_STORED)
+    return out.getvalue()
+
+
+OTHERS = {
+    "of torch.jit": deflated("m/data.pkl", "m/constants.pkl", "m/code/__torch__.py"),
+    "of torch.jit without code": deflated("m/data.pkl", "m/constants.pkl"),
+    "of torch.jit with code alone": deflated("m/data.pkl", "m/code/__torch__/nn/linear.py"),
+    "of torch.export": zip_bytes({"m/data/weights/weight_0": b"x", "m/models/model.json": b"{}"}),
+    "of numpy": deflated("a.npy", "b.npy"),
+}
+
+
+@pytest.mark.parametrize("raw", OTHERS.values(), ids=OTHERS)
+def test_a_zip_of_something_else_is_not_judged(raw: bytes, tmp_path: Path) -> None:
+    with pytest.raises(Unjudged, match=r"not a checkpoint|not one of torch\.save"):
+        read(raw, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [("m/data.pkl",), ("m/data.pkl", "m/data/code/0"), ("m/data.pkl", "m/data/constants.pkl")]
+)
+def test_a_compressed_one_of_torch_is_wrong(names: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compressed") as raised:
+        read(deflated(*names), tmp_path)
+    assert not isinstance(raised.value, Unjudged)
