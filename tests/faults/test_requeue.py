@@ -385,7 +385,7 @@ def test_a_run_resumes_from_the_wanted_step_or_before_it(run: Run, tmp_path: Pat
     assert dict(zip(map(attempt_name, attempts.numbers()), found, strict=True)) == {"1.0": 200, "2.0": 100}
 
 
-def test_a_step_is_refused_where_checkpoints_cannot_be_judged(run: Run, tmp_path: Path) -> None:
+def test_a_step_is_refused_where_a_framework_has_saved_nothing(run: Run, tmp_path: Path) -> None:
     run.submit(more=f"checkpoint: {{dir: {tmp_path}, format: torch}}").await_attempt("1.0")
-    assert "cannot be judged" in run.requeue("--from", "99", code=2)
+    assert "there is no valid checkpoint of step 99 or before it" in run.requeue("--from", "99", code=11)
     assert (run.shown("Restarts"), run.wishes()) == ("0", [])
