@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import msgspec
 
-from fleetctl.checkpoint.eyes import AUTO, Memory, silent
+from fleetctl.checkpoint.eyes import AUTO, Memory
 from fleetctl.checkpoint.model import Checked, Entry, Level, Survey, Validity, one_line
-from fleetctl.checkpoint.storage import Blob, Found, Kind
+from fleetctl.checkpoint.storage import Blob, Found, Kind, silent
 from fleetctl.checkpoint.wire import Answer, Ask, Broken, Pulse, Refused, Said, Verb, read, write
 from fleetctl.errors import CannotTell, ProcessTimeout, ProgramMissing
 from fleetctl.process import Piped, start_piped

@@ -10,14 +10,10 @@ from fleetctl.checkpoint.format import Facts, Format
 from fleetctl.checkpoint.look import Ledger, Look, moment
 from fleetctl.checkpoint.model import Checked, Entry, Level, Validity, one_line
 from fleetctl.checkpoint.select import NOT_KNOWN
-from fleetctl.checkpoint.storage import Kind, Storage
+from fleetctl.checkpoint.storage import Kind, Storage, silent
 from fleetctl.checkpoint.verified import NoNotes, Notes
 
 _NO_NOTES = NoNotes()
-
-
-def _silent(_size_bytes: int) -> None:
-    """Nobody watches."""
 
 
 def examine(
@@ -28,7 +24,7 @@ def examine(
     *,
     wanted: str = known.AUTO,
     ranks: int | None = None,
-    pulse: Callable[[int], None] = _silent,
+    pulse: Callable[[int], None] = silent,
     notes: Notes = _NO_NOTES,
 ) -> Checked:
     """Look at the checkpoint `entry` below `directory`. Never raises for what lies there.

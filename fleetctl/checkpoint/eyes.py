@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from fleetctl.checkpoint.model import Checked, Entry, Level, Survey
-from fleetctl.checkpoint.storage import Kind, Storage
+from fleetctl.checkpoint.storage import Kind, Storage, silent
 
 AUTO = "auto"
 
@@ -20,10 +20,6 @@ class Memory(Struct, frozen=True):
 
     path: str
     trusted: bool
-
-
-def silent(_size_bytes: int) -> None:
-    """Nobody watches."""
 
 
 class Eyes(Protocol):

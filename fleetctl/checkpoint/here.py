@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from fleetctl.checkpoint.examine import examine
-from fleetctl.checkpoint.eyes import AUTO, Memory, silent
+from fleetctl.checkpoint.eyes import AUTO, Memory
 from fleetctl.checkpoint.model import Checked, Entry, Level, Survey
-from fleetctl.checkpoint.storage import Kind, LocalStorage
+from fleetctl.checkpoint.storage import Kind, LocalStorage, silent
 from fleetctl.checkpoint.survey import single, survey
 from fleetctl.checkpoint.verified import open_notes
 

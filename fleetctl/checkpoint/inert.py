@@ -133,15 +133,7 @@ def load_first(
             return machine.load(), end, tuple(machine.persistent)
     except Unjudged:
         raise
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        OverflowError,
-    ) as error:
+    except _BROKEN as error:
         raise ValueError(f"has a broken pickle ({type(error).__name__})") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleetctl.checkpoint.eyes import AUTO as AUTO
 from fleetctl.checkpoint.format import Format
 from fleetctl.checkpoint.formats import (
     accelerate,
@@ -31,7 +32,6 @@ FORMATS: tuple[Format, ...] = (
     safetensors.FORMAT,
     torch.FORMAT,
 )
-AUTO = "auto"
 
 
 def of(wanted: str) -> tuple[Format, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
@@ -51,15 +51,13 @@ def plan_folder(
     )
 
 
-def carry_out(
-    directory: Path, made: Plan, told: Callable[[str], None] = lambda _: None, *, permit: Permit = always
-) -> tuple[str, ...]:
+def carry_out(directory: Path, made: Plan, *, permit: Permit = always) -> tuple[str, ...]:
     """Remove what the plan lets go, the oldest first, as long as it is permitted; the names that went.
 
     :raises CannotTell: not all of it could be removed. What is left goes next time.
     """
     try:
-        return remove(directory, made.removed, made.guard, told, permit=permit)
+        return remove(directory, made.removed, made.guard, permit=permit)
     except OSError as error:
         raise CannotTell(
             f"not all of it could be removed from {directory}: {error.strerror or error}",

@@ -42,7 +42,6 @@ def remove(
     directory: Path,
     gone: Sequence[Checked],
     guard: Sequence[str],
-    told: Callable[[str], None] = lambda _: None,
     *,
     permit: Permit = always,
 ) -> tuple[str, ...]:
@@ -51,7 +50,7 @@ def remove(
     Each is renamed into the trash in one act, so that an interruption leaves every checkpoint whole or gone, and what
     is left in the trash goes next time. Before each, all of `guard` must still be there, and `permit` is asked; once it
     says no, nothing more goes. What was written to since it was looked at stays. Nothing outside the folder is touched,
-    and no link is followed. `told` hears of each that is gone from the folder.
+    and no link is followed.
 
     :raises OSError: one cannot be removed, or a guard is not there.
     """
@@ -73,7 +72,6 @@ def remove(
                 except FileNotFoundError:  # somebody else removed it
                     continue
                 removed.append(one.name)
-                told(one.name)
                 os.fsync(folder)  # out of sight on disk, too, before its first part goes
                 delete(target, trash)
             for name in os.listdir(trash):

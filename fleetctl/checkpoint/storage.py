@@ -114,14 +114,14 @@ class _LocalBlob(Struct, frozen=True):
         return filled
 
 
-def _silent(_size_bytes: int) -> None:
+def silent(_size_bytes: int) -> None:
     """Nobody watches."""
 
 
 class LocalStorage:
     """A mounted file system. `pulse` is told 0 whenever it answers about names."""
 
-    def __init__(self, pulse: Callable[[int], None] = _silent) -> None:
+    def __init__(self, pulse: Callable[[int], None] = silent) -> None:
         self._pulse = pulse
 
     def names(self, directory: Path) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ garbage
     ("path", "fstype"),
     [
         ("/", "ext4"),
-        ("/work/ckpt", "ext4"),
+        ("/data/ckpt", "ext4"),
         ("/home/me/ckpt", "nfs4"),
         ("/home/you", "autofs"),
         ("/homes", "ext4"),
