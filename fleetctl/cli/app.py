@@ -29,6 +29,7 @@ _COMMANDS = {
     "resolve": ("fleetctl.cli.resolve", "Find out what became of a submission without answer."),
     "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
+    "doctor": ("fleetctl.cli.doctor", "What in this cluster's configuration will hurt long runs."),
     "sandbox": ("fleetctl.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
     "schema": ("fleetctl.cli.schema", "The JSON Schema of train.yaml."),
     "completion": ("fleetctl.cli.completion", "Tab completion for your shell."),

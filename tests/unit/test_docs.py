@@ -29,6 +29,8 @@ from fleetctl.launch.environment import checkpoint_environment, rendezvous, run_
 from fleetctl.launch.interval import keys_of
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.resume import Resume
+from fleetctl.ops.advice import Advice
+from fleetctl.ops.doctor import CHECKS
 from fleetctl.reliability.estimate import Observed, make_plan
 from fleetctl.render.steps import _RANKS
 from fleetctl.rundir.history import add_up
@@ -45,7 +47,7 @@ DOCS = ROOT / "docs"
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
 JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
-MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators"))
+MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators", "doctor"))
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")
 
@@ -139,6 +141,15 @@ def test_the_keys_of_a_run() -> None:
 def test_the_keys_of_a_cluster() -> None:
     assert first_cells(section(JSON, "`fleetctl cluster probe`")) == list(ClusterProfile.__struct_fields__)
     assert first_cells(section(JSON, "A partition")) == list(PartitionProfile.__struct_fields__)
+
+
+def test_the_keys_of_the_doctor() -> None:
+    assert first_cells(section(JSON, "Advice")) == list(Advice.__struct_fields__)
+    checks = first_cells(PAGES["docs/doctor.md"])
+    assert set(checks) >= {*CHECKS}
+    assert set(checks) == set(
+        re.findall(r'Advice\("(\w+)"', "".join(map(Path.read_text, (ROOT / "fleetctl/ops").glob("doctor_*.py"))))
+    )
 
 
 @pytest.mark.parametrize("name", ["submit", "sandbox"])
