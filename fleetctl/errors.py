@@ -15,6 +15,9 @@
         RunUnknown               12   no such run
       SandboxError               13   the sandbox cannot start, or a part of it died
       JobSideError               14   the batch script may not go on (a duplicate, a failed dependency)
+      InstallError               15   a node was not installed, or not rolled back
+        SshError                 15   a node cannot be reached, or its SSH server said no
+          HostKeyRefused         15   a node's host key is not known, or is another than the one noted
       ProgramMissing              1   a program is not installed
       ProcessTimeout              1   a program did not end in time and was killed
 
@@ -112,6 +115,20 @@ class JobSideError(FleetctlError):
     """The batch script must end itself: it is a duplicate, or what it depends on failed."""
 
     exit_code = 14
+
+
+class InstallError(FleetctlError):
+    """A node was not installed, or not rolled back; what it had is still there."""
+
+    exit_code = 15
+
+
+class SshError(InstallError):
+    """A node cannot be reached by SSH, or its server said no."""
+
+
+class HostKeyRefused(SshError):
+    """A node's host key is not known, or is another than the one that was noted."""
 
 
 class ProgramMissing(FleetctlError):

@@ -29,6 +29,7 @@ _COMMANDS = {
     "resolve": ("fleetctl.cli.resolve", "Find out what became of a submission without answer."),
     "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
+    "node": ("fleetctl.cli.node", "Check nodes, install the checks on them, read what they found."),
     "doctor": ("fleetctl.cli.doctor", "What in this cluster's configuration will hurt long runs."),
     "sandbox": ("fleetctl.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
     "schema": ("fleetctl.cli.schema", "The JSON Schema of train.yaml."),
@@ -113,7 +114,8 @@ def _report(error: Exception, *, as_json: bool) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, click.ClickException):
-        error = UsageError(error.format_message())
+        error, code = UsageError(error.format_message()), error.exit_code
+        error.exit_code = code  # `node check` has another one
     if isinstance(error, OSError):
         error = FleetctlError(str(error))
     if not isinstance(error, FleetctlError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fleetctl.cli.context import App, app
-from fleetctl.cli.output import json_option, note, print_json
+from fleetctl.cli.output import json_option, note, one_line, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _USUAL = "/etc/slurm/slurm.conf"
 _MOST_RUNS = 200  # the newest ones: enough to know how long a save takes
 _HURT_EXIT_CODE = 1
+_INDENT = " " * 11  # below the level
+_MOST_COLUMNS = 100
 
 
 @click.command()
@@ -25,7 +28,7 @@ _HURT_EXIT_CODE = 1
 @click.option("--all", "show_all", is_flag=True, help="Show what is fine, too.")
 @json_option
 def command(conf: str | None, show_all: bool, as_json: bool) -> int:
-    """Read slurm.conf, gres.conf and cgroup.conf, and name what will hurt, with the line to write.
+    """Read slurm.conf, gres.conf and cgroup.conf, and name what will hurt, with the lines to write.
 
     Nothing is changed and no daemon is asked. Exit code 1: something hurts; 0: nothing is known to.
 
@@ -61,6 +64,7 @@ def _read(here: App, path: Path) -> Cluster:
         slurm=read_conf(path),
         gres=read_conf(beside("gres.conf")) if beside("gres.conf").exists() else None,
         cgroup=read_conf(beside("cgroup.conf")) if beside("cgroup.conf").exists() else None,
+        has_topology_yaml=beside("topology.yaml").exists(),
         slowest_save_s=_slowest_save_s(here),
     )
 
@@ -90,11 +94,29 @@ def _print(path: Path, found: Sequence[Advice], *, show_all: bool) -> None:
     shown = sorted(
         (one for one in found if show_all or one.level is not Level.FINE), key=lambda one: list(words).index(one.level)
     )
+    columns = _columns()
     for advice in shown:
-        click.echo(f"{words[advice.level]:<11}{advice.found}")
+        click.echo(_wrapped(f"{words[advice.level]:<{len(_INDENT)}}{one_line(advice.found)}", columns))
         if advice.why:
-            click.echo(f"{'':<11}{advice.why}")
-        if advice.line:
-            click.echo(f"{'':<11}> {advice.line}")
+            click.echo(_wrapped(f"{_INDENT}{advice.why}", columns))
+        for line in advice.lines:  # whole, so that it can be copied
+            click.echo(f"{_INDENT}> {one_line(line)}")
     counts = [f"{sum(one.level is level for one in found)} {word}" for level, word in words.items()]
     note(f"{path}: {', '.join(counts)}")
+
+
+def _columns() -> int | None:
+    """The width to wrap at; None in a pipe, where another program cuts lines as it likes."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return max(min(get_terminal_size().columns, _MOST_COLUMNS), 3 * len(_INDENT))
+
+
+def _wrapped(text: str, columns: int | None) -> str:
+    if columns is None:
+        return text
+    from textwrap import fill
+
+    return fill(text, columns, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)

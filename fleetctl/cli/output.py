@@ -35,7 +35,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds:
     """
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            click.echo("\t".join(_one_line(cell) for cell in row))
+            click.echo("\t".join(one_line(cell) for cell in row))
         return
     from rich.console import Console
     from rich.table import Table
@@ -45,7 +45,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds:
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=bool(folds) and column not in folds)
     for row in rows:
-        table.add_row(*(Text(_one_line(cell)) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     Console().print(table)  # rich reads NO_COLOR and TERM
 
 
@@ -53,9 +53,9 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """`name  value` lines, aligned."""
     width = max((len(name) for name, _ in fields), default=0)
     for name, value in fields:
-        click.echo(f"{name:<{width}}  {_one_line(value)}")
+        click.echo(f"{name:<{width}}  {one_line(value)}")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Control characters as escapes, so that a hostile name cannot move the cursor or break a column."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -19,7 +19,7 @@ from fleetctl.rundir.model import EventKind, RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
-from tests.bench import checkpoint, checkpoint_content, checkpoint_structure
+from tests.bench import checkpoint, checkpoint_content, checkpoint_structure, node_checks
 from tests.bench.launch import bench_launch
 from tests.bench.measure import Row, alternate, cpu_ms, table
 from tests.support import ROOT, Cli
@@ -174,9 +174,10 @@ def main() -> int:
     rows += checkpoint.rows()
     rows += checkpoint_structure.rows()
     rows += checkpoint_content.rows()
+    rows += node_checks.rows()
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
-    print("Checkpoints and launch: time of the wall clock.")
+    print("Checkpoints, launch and what hangs: time of the wall clock.")
     return 0 if all(row.holds for row in rows) else 1
 
 

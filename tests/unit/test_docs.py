@@ -25,6 +25,8 @@ from fleetctl.cli import ckpt_place
 from fleetctl.cli.app import _INTERNAL_EXIT_CODE, cli, run
 from fleetctl.cli.runs import exit_code_of
 from fleetctl.errors import INTERRUPTED_EXIT_CODE, exit_codes
+from fleetctl.health.checks import CHECKS as NODE_CHECKS
+from fleetctl.health.model import Phase
 from fleetctl.launch.environment import checkpoint_environment, rendezvous, run_environment
 from fleetctl.launch.interval import keys_of
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
@@ -47,7 +49,9 @@ DOCS = ROOT / "docs"
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
 JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
-MANUAL = "\n".join(PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators", "doctor"))
+MANUAL = "\n".join(
+    PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators", "doctor", "nodes")
+)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")
 
@@ -263,9 +267,26 @@ def code_rows() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("name", "make"), [("run states", state_rows), ("exit codes", code_rows)])
-def test_the_tables_are_those_of_the_code(name: str, make: Any, update_golden: bool) -> None:
-    path = DOCS / "json.md"
+def check_rows() -> list[str]:
+    def when(phases: tuple[Phase, ...]) -> str:
+        return "all" if {*phases} == {*Phase} else ", ".join(one.value for one in Phase if one in phases)
+
+    return [
+        f"| `{name}` | {check.title} | {check.reads} | {when(check.phases)} | `{check.care.name.lower()}` |"
+        for name, check in NODE_CHECKS.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "make"),
+    [
+        ("json.md", "run states", state_rows),
+        ("json.md", "exit codes", code_rows),
+        ("checks.md", "node checks", check_rows),
+    ],
+)
+def test_the_tables_are_those_of_the_code(page: str, name: str, make: Any, update_golden: bool) -> None:
+    path = DOCS / page
     table = rf"(<!-- {name}: [^\n]*-->\n(?:\|[^\n]*\n){{2}})(.*?)(?=<!-- end of {name} -->)"
     text, wanted = path.read_text(encoding="utf-8"), "".join(f"{row}\n" for row in make())
     if update_golden:
@@ -274,6 +295,16 @@ def test_the_tables_are_those_of_the_code(name: str, make: Any, update_golden: b
     match = re.search(table, text, re.S)
     assert match
     assert match[2] == wanted
+
+
+def test_what_is_called_ours_beside_other_suites_is_there() -> None:
+    rows = re.findall(
+        r"^\| ([^|]*) \| ([^|]*) \|", section(PAGES["docs/checks.md"], "Beside thirteen public suites"), re.M
+    )
+    named = [name for _, ours in rows for name in re.findall(r"`(\w+)`", ours)]
+    # what no suite has a line for
+    alone = {"files", "gpu_model", "memory_total", "ecc_mode", "site", "budget", "spool", "bug"}
+    assert set(named) == {*NODE_CHECKS} - alone
 
 
 def test_every_state_is_explained() -> None:
