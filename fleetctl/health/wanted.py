@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import Mapping, Optional, Tuple
+
+from fleetctl.health.record import NamedTuple
 
 
 class PortWanted(NamedTuple):

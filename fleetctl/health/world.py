@@ -158,14 +158,16 @@ def find_profile(gathered: Gathered) -> Tuple[Optional[Profile], Tuple[str, ...]
     devices = device_ids(gathered.readings)
     profile = profile_for(devices, (), learned)
     if profile is None and devices:
-        profile = profile_for(devices, built_in(), learned)
+        profile = profile_for(devices, built_in(devices), learned)
     return profile, wrong
 
 
-def built_in() -> Tuple[Profile, ...]:
-    """The profiles that fleetctl brings along."""
+def built_in(devices: Sequence[int]) -> Tuple[Profile, ...]:
+    """The profiles that fleetctl brings along and that name one of these kinds of GPU."""
     folder = os.path.join(_HERE, "platforms")
-    return tuple(load_profile(_text(os.path.join(folder, name))) for name in sorted(os.listdir(folder)))
+    texts = (_text(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+    kinds = tuple(f'"{device:#010x}"' for device in devices)
+    return tuple(load_profile(text) for text in texts if any(kind in text for kind in kinds))
 
 
 def table_for(site: Site, events: Sequence[Event]) -> XidTable:

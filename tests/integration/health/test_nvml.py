@@ -120,6 +120,7 @@ def test_a_library_that_is_none_is_code_12(tmp_path: Path) -> None:
 
 def test_without_nvidia_ml_py_it_says_so_and_gives_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "site-packages" not in entry])
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)  # another test may have imported it
     told = from_wire(Nvml, apart(Wanted(Phase.PROLOG, library=None)).value)
     assert (told.answer, told.code) == (Answer.FAILED, 0)
     assert told.detail.startswith("nvidia-ml-py cannot be imported")

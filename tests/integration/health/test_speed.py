@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +16,13 @@ import pytest
 from tests.integration.health.test_prolog import Place
 from tests.nvml.platforms import PLATFORMS
 from tests.nvml.scenario import healthy, read_calls
+from tests.support import ROOT
 
 MOST_OF_A_GPU = 12
 MOST_OF_THE_NODE = 4  # init, driver version, NVML's version, count
 MOST_OF_ANOTHERS_GPU = 3  # handle, place on PCIe, minor number
 P2P = "nvmlDeviceGetP2PStatus"
+IMPORT_PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
 TOKEN = f"FLEETCTL_TEST_SPEED={os.getpid()}"
 
 
@@ -41,8 +45,27 @@ def test_a_healthy_node_costs_few_nvml_calls_no_slurm_call_and_no_word(tmp_path:
     assert set(by_gpu) == set(range(count))
     assert max(by_gpu.values()) <= MOST_OF_A_GPU
     assert pairs == count * (count - 1) // 2
-    last = [gpu for name, gpu in read_calls(place.paths) if name.startswith("nvmlDeviceGetComputeRunningProcesses")]
-    assert last == list(range(count)), "so few calls because something was left out"
+    for last in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMarginTemperature"):
+        asked = [gpu for name, gpu in read_calls(place.paths) if name == last]
+        assert asked == list(range(count)), "so few calls because something was left out"
+
+
+IMPORTS = """
+import builtins, sys
+compiled = []
+builtins.compile = lambda source, *rest: compiled.append(source) or 1 / 0
+import fleetctl.health.__main__, fleetctl.health.world, fleetctl.health.prolog
+left = {"subprocess", "argparse", "logging", "dataclasses", "datetime", "pathlib", "threading", "inspect", "ast"}
+print(sorted(left & sys.modules.keys()), compiled)
+"""
+
+
+def test_a_prolog_compiles_nothing_and_imports_nothing_large() -> None:
+    """typing.NamedTuple compiles each annotation: half of the whole prolog's CPU. So does a type that is a text."""
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", IMPORT_PATH + IMPORTS], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("[] []\n", "")
 
 
 def test_gpus_of_other_jobs_cost_three_calls_each(tmp_path: Path) -> None:
