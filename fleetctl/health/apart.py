@@ -239,7 +239,7 @@ def _leave_parent(write: int, task: Task) -> int:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.setitimer(signal.ITIMER_REAL, task.deadline_s + _OWN_ALARM_S)
-    gc.freeze()  # no file object of the parent may be collected here: its descriptor will soon be another file's
+    gc.disable()  # no file object of the parent may be collected here: its descriptor will soon be another file's
     write = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, 3)
     for descriptor in _descriptors():
         if descriptor != write:
@@ -264,7 +264,8 @@ def _descriptors() -> Tuple[int, ...]:
 def _name_process(name: str) -> None:
     """What `ps` shows of it, for whoever wonders what hangs there."""
     try:
-        with open("/proc/self/comm", "w", encoding="ascii") as stream:
-            stream.write(f"fleetctl-{name}"[:15])
-    except (OSError, ValueError):
+        comm = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(comm, f"fleetctl-{name}"[:15].encode("ascii", "replace"))
+        os.close(comm)
+    except OSError:
         return

@@ -9,7 +9,6 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence,
 
 from fleetctl.health.apart import Done, Task, run_apart
 from fleetctl.health.gather import MOST_KEPT, Gathered, Kept, Readers, Where
-from fleetctl.health.judge import judge
 from fleetctl.health.judge_log import LogRules, app_keys, judge_log
 from fleetctl.health.model import (
     Asked,
@@ -132,6 +131,8 @@ def judged_for(site: Site, asked: Asked) -> Callable[[Gathered], Tuple[Finding, 
 
     def judged(gathered: Gathered) -> Tuple[Finding, ...]:
         readings, state = gathered.readings, gathered.state
+        from fleetctl.health.judge import judge  # not before the readers' forks, which would carry it along
+
         profile, wrong = find_profile(gathered)
         table = table_for(site, readings.events or ())
         found = (
