@@ -17,6 +17,7 @@ from fleetctl.health.phases import Look, Plan, Tools
 from fleetctl.health.prolog import Closed, Ended, close, log_and_counters
 from fleetctl.health.service import Return, Seen, may_return
 from fleetctl.health.site import Site
+from fleetctl.health.slow import PATIENT_S
 from fleetctl.health.state import Change, Drain
 from fleetctl.health.tell import Meant, Reply, Told, meant, resume
 
@@ -28,7 +29,7 @@ def run_periodic(site: Site, where: Where, asked: Asked, tools: Tools, began: fl
     """The whole of the periodic or the boot phase. The exit status is 0 whatever was found."""
     boot = asked.phase is Phase.BOOT
     settle_s = site.boot_settle_s if boot else site.settle_s
-    until = phases.plan(site, began).look + (site.boot_settle_s if boot else 0.0)
+    until = max(phases.plan(site, began).look + (site.boot_settle_s if boot else 0.0), began + PATIENT_S)
     seen = phases.look(tools, where, until, settle_s)
     choice = decide(seen.findings)
     if choice.decision is Decision.DRAIN:

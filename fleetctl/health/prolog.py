@@ -171,9 +171,13 @@ def affordable(choice: Choice, seen: Look, take: Callable[[], Tuple[bool, str]])
 
 
 def log_and_counters(seen: Look, tools: Tools, *, anew: bool) -> Sequence[Change]:
-    """The kernel log's cursor and the counters; `anew`: later looks count from here."""
+    """The kernel log's cursor, the counters, and how quick NVML is; `anew`: later looks count from here."""
     gathered = seen.gathered
-    return remember.log_read(gathered.fresh, gathered.cursor, tools.readers.merge), _counted(seen, anew=anew)
+    return (
+        remember.log_read(gathered.fresh, gathered.cursor, tools.readers.merge),
+        remember.answered(seen.readings),
+        _counted(seen, anew=anew),
+    )
 
 
 def _counted(seen: Look, *, anew: bool) -> Change:

@@ -78,6 +78,15 @@ def _whole(readings: Readings) -> bool:
     return not readings.failed and None not in (readings.ports, readings.devices, readings.host)
 
 
+def answered(readings: Readings) -> Change:
+    """How long NVML took, where it answered."""
+    nvml = readings.nvml
+    if nvml is None or nvml.answer is not Answer.ANSWERED:
+        return lambda state: state
+    took_s = round(nvml.took_s, 1)
+    return lambda state: state._replace(nvml_s=took_s)
+
+
 def job_began(job_id: str, start: JobStart) -> Change:
     """A job starts here; of those that have ended only the newest are kept, because every look reads them all."""
 

@@ -52,8 +52,8 @@ class JobStart(NamedTuple):
 
 class State(NamedTuple):
     """All that is remembered. `app_xids` maps "0000:1b:00/31" to the jobs that had that Xid there, each with its time
-    (seconds since the epoch); `jobs` maps a job id to its start; `extra` holds what a newer fleetctl wrote, so that it
-    is still there when that one comes back."""
+    (seconds since the epoch); `jobs` maps a job id to its start; `nvml_s` is how long NVML took for its last answer of
+    this boot; `extra` holds what a newer fleetctl wrote, so that it is still there when that one comes back."""
 
     boot_id: str = ""
     cursor: Optional[int] = None
@@ -63,6 +63,7 @@ class State(NamedTuple):
     returned: Tuple[float, ...] = ()
     app_xids: Mapping[str, Tuple[Tuple[str, float], ...]] = {}
     jobs: Mapping[str, JobStart] = {}
+    nvml_s: Optional[float] = None
     extra: Mapping[str, Any] = {}
 
 
@@ -77,7 +78,7 @@ def for_boot(state: State, boot_id: str) -> State:
     """
     if not boot_id or state.boot_id == boot_id:
         return state
-    return state._replace(boot_id=boot_id, cursor=None, events=(), baseline=None, jobs={})
+    return state._replace(boot_id=boot_id, cursor=None, events=(), baseline=None, jobs={}, nvml_s=None)
 
 
 def bounded(state: State) -> State:

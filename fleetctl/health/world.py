@@ -29,6 +29,7 @@ from fleetctl.health.phases import Tools
 from fleetctl.health.profile import device_ids, load_profile, profile_for
 from fleetctl.health.rules import read_rules, with_site_care
 from fleetctl.health.site import Budget, Site
+from fleetctl.health.slow import excused
 from fleetctl.health.state import Change
 from fleetctl.health.tell import Run, bounded, environment
 from fleetctl.health.wanted import Profile
@@ -135,8 +136,9 @@ def judged_for(site: Site, asked: Asked) -> Callable[[Gathered], Tuple[Finding, 
 
         profile, wrong = find_profile(gathered)
         table = table_for(site, readings.events or ())
+        of_hardware = judge(readings, profile, asked, state.baseline, rules)
         found = (
-            *judge(readings, profile, asked, state.baseline, rules),
+            *excused(of_hardware, readings.nvml, asked.phase, state.nvml_s, site.deadline_s),
             *judge_log(readings, table, asked_pcis(readings, asked), log_rules, state.app_xids),
             *of_site,
             *_notes("site", wrong),

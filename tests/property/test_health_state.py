@@ -61,6 +61,7 @@ any_state = st.builds(
     st.lists(times, max_size=3).map(tuple),
     st.dictionaries(words, st.lists(st.tuples(words, times), max_size=3).map(tuple), max_size=3),
     st.dictionaries(words, starts, max_size=3),
+    st.none() | times,
     st.just({}),
 )
 any_json = st.recursive(

@@ -131,6 +131,18 @@ def test_an_admins_drain_is_left_alone(tmp_path: Path, node: Node) -> None:
     assert "SHUTDOWN" in ran.err
 
 
+def test_a_driver_that_starts_anew_for_each_look_keeps_no_job_away(tmp_path: Path, node: Node) -> None:
+    """Without persistence mode; before anybody knows that, silence is silence."""
+    node.sleeps("nvmlInitWithFlags", 4)
+    place = Place(tmp_path, node, deadline_s=2.5)
+    assert place.run().status == 1
+    assert place.run("periodic").status == 0
+    ran = place.run()
+    assert (ran.status, ran.err) == (0, "")
+    assert [verdict.decision for verdict in place.verdicts] == [Decision.DRAIN, Decision.CLEAN, Decision.NOTED]
+    assert "persistence mode" in place.verdicts[-1].findings[0].words
+
+
 def test_everything_hangs_and_the_answer_comes_in_time(tmp_path: Path, node: Node) -> None:
     node.hangs("nvmlInitWithFlags", uninterruptibly=True)
     place = Place(tmp_path, node, deadline_s=3.0, budget={"folder": str(tmp_path), "most": 5})

@@ -289,6 +289,12 @@ def test_verdicts_are_published_where_the_site_has_a_shared_folder() -> None:
     assert fake.published == [NODE]
 
 
+def test_the_periodic_look_waits_for_a_driver_that_starts_anew() -> None:
+    slow = Fake([good()], state=State(boot_id=BOOT), nvml_s=30.0)
+    nvml = run(slow).verdict
+    assert (nvml.decision, slow.now) == (Decision.CLEAN, 130.0)
+
+
 def test_everything_hangs_and_the_boot_goes_on() -> None:
     fake = Fake([fail()], hung={"nvml", "files", "slurm", "keep", "budget", "publish"})
     ended = run(fake, WITH_BUDGET._replace(shared="/shared"), Phase.BOOT)

@@ -9,7 +9,7 @@ from fleetctl.health.decide import decide
 from fleetctl.health.deltas import changes, counters_of
 from fleetctl.health.kernel_fold import merge_events
 from fleetctl.health.model import Answer, Baseline, Care, Event, Gpu, Host, Move, Nvml, Port, Read
-from fleetctl.health.state import Change, JobStart, State
+from fleetctl.health.state import Change, JobStart, State, for_boot
 from fleetctl.health.tell import Reply, Told
 from tests.unit.health.looks import AT, BOOT, drain_of, fail, readings, xid
 
@@ -203,3 +203,13 @@ def test_jobs_that_ended_long_ago_make_room_and_living_ones_stay() -> None:
     state = remember.job_began("new", JobStart(AT, BOOT))(State(jobs=jobs))
     assert {"alive", "new", "99", "68"} <= set(state.jobs)
     assert len(state.jobs) == 34
+
+
+@pytest.mark.parametrize(
+    ("nvml", "known"),
+    [(Nvml(Answer.ANSWERED, took_s=9.04), 9.0), (Nvml(Answer.HUNG, took_s=3.0), 1.0), (None, 1.0)],
+)
+def test_only_an_answer_tells_how_quick_nvml_is(nvml: Nvml | None, known: float) -> None:
+    state = State(boot_id=BOOT, nvml_s=1.0)
+    assert remember.answered(readings(nvml=nvml))(state).nvml_s == known
+    assert for_boot(state, "another").nvml_s is None
