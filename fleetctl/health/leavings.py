@@ -210,12 +210,12 @@ def _remove_one(parent: int, entry: Entry, used: Used) -> bool:
     name, was = entry.parts[-1], entry.found
     try:
         now = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if not _same(now, was) or now.st_ino in used.inodes:
+        if not _same(now, was) or not _free(parent, name, now, used):
             return False
         if stat.S_ISDIR(now.st_mode):
             os.rmdir(name, dir_fd=parent)
             return True
-        if now.st_ctime_ns != was.st_ctime_ns or (stat.S_ISREG(now.st_mode) and not _free(parent, name, used)):
+        if now.st_ctime_ns != was.st_ctime_ns:
             return False
         os.unlink(name, dir_fd=parent)
     except OSError:
@@ -223,9 +223,13 @@ def _remove_one(parent: int, entry: Entry, used: Used) -> bool:
     return True
 
 
-def _free(parent: int, name: str, used: Used) -> bool:
-    free = is_free(parent, name)
-    return used.complete if free is None else free
+def _free(parent: int, name: str, now: os.stat_result, used: Used) -> bool:
+    """The kernel's own count tells of a plain file. Else the processes' word counts: by number alone, and on a small
+    tmpfs the numbers are those of many a folder elsewhere, so that it keeps more than it must."""
+    free = is_free(parent, name) if stat.S_ISREG(now.st_mode) else None
+    if free is not None:
+        return free
+    return now.st_ino not in used.inodes and (used.complete or not stat.S_ISREG(now.st_mode))
 
 
 def _walk(top: int, parts: Tuple[str, ...], folders: Mapping[Tuple[str, ...], os.stat_result]) -> Optional[int]:

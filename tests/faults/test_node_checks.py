@@ -162,7 +162,9 @@ def test_the_epilog_of_one_job_leaves_the_other_of_the_same_user_alone(folder: P
     assert checked.job(jobs["two"], "JobState") == "RUNNING"
     (folder / "end-two").touch()
     wait_until(lambda: checked.job(jobs["two"], "JobState") == "COMPLETED", "the second has ended")
-    assert left("two") == [False, False, False], [one["usage"] for one in checked.spool("node1")]
+    assert (left("one"), left("two")) == ([False] * 3, [False] * 3), [
+        one["usage"]["left"] for one in checked.spool("node1") if one["usage"]
+    ]
     assert checked.drained() == {}
 
 

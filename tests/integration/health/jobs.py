@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-UID = 4242  # nobody's here
+# Nobody's here, and another one in each process of pytest-xdist: a user's other processes are seen on the whole machine
+UID = 4242 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 WAIT = "echo up; read never"  # its standard input is a pipe that stays open
 STUBBORN = "trap '' TERM; echo up; while :; do read never || :; done"
 
