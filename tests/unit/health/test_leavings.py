@@ -138,13 +138,23 @@ def test_new_files_in_an_old_folder_go_and_the_folder_stays(top: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["file", "folder"])
-def test_what_a_process_uses_stays_and_so_does_the_folder_around_it(top: Path, which: str) -> None:
+def test_what_a_process_uses_stays_and_so_does_the_folder_around_it(
+    top: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel cannot be asked about a file, the processes' own word counts."""
+    monkeypatch.setattr(leavings, "is_free", lambda folder, name: None)
     folder = a_folder(top / "folder")
     file = a_file(folder / "file")
     a_file(folder / "unused")
     used = {(file if which == "file" else folder).stat().st_ino}
     clean(top, rule(), Used(frozenset(used), True))
     assert below(top) == ({"folder", "folder/file"} if which == "file" else {"folder"})
+
+
+def test_a_file_that_the_kernel_calls_free_goes_whatever_else_has_its_number(top: Path) -> None:
+    """On a small tmpfs a file has the number of the root folder that every process uses."""
+    file = a_file(top / "file")
+    assert clean(top, rule(), Used(frozenset({file.stat().st_ino}), True)).removed == 1
 
 
 @pytest.mark.parametrize("use", [Path.open, only_mapped])
