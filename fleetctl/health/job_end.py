@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional
+from typing import Mapping, Optional, Tuple
 
 from fleetctl.health import epilog, phases
 from fleetctl.health.gather import Where
 from fleetctl.health.judge_log import APP_WINDOW_S
 from fleetctl.health.phases import Look, Tools
-from fleetctl.health.prolog import Ended, Job, answer, look_for_job
+from fleetctl.health.prolog import Beside, Ended, Job, answer, look_for_job
 from fleetctl.health.site import Site
 from fleetctl.health.state import Change, JobStart, State, with_app_xid
 
@@ -26,11 +26,11 @@ def run_epilog(site: Site, where: Where, job: Job, tools: Tools, environ: Mappin
     seen = look_for_job(site, now, job, tools, until)
     start = None if its is None else seen.gathered.state.jobs.get(its.job_id)
     usage = None if its is None else epilog.usage_of(cleaned, start, seen.readings, job.asked)
-    always: List[Change] = []
+    always: Tuple[Change, ...] = ()
     if its is not None:
         ended_at = seen.readings.at if cleaned.ended_at is None else cleaned.ended_at
-        always = [epilog.job_ended(its.job_id, ended_at), app_xids(seen, start, its.job_id, tools)]
-    return answer(site, now, job, tools, until, began, seen, always=always, usage=usage)
+        always = (epilog.job_ended(its.job_id, ended_at), app_xids(seen, start, its.job_id, tools))
+    return answer(site, now, job, tools, until, began, seen, Beside(always=always, usage=usage))
 
 
 def app_xids(seen: Look, start: Optional[JobStart], job_id: str, tools: Tools) -> Change:

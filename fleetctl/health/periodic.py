@@ -106,7 +106,6 @@ def _resumed(reply: Reply, stands: Drain, answer: Return, now: float) -> Tuple[s
 
 
 def _line(closed: Closed) -> str:
-    reason, reply = closed.choice.reason, closed.reply
     if closed.choice.decision is not Decision.DRAIN:
-        return f"{reason}: not drained, the fleet's budget is spent"
-    return reason + (f" ({reply.detail})" if reply is not None and reply.detail else "")
+        return f"{closed.choice.reason}: not drained, the fleet's budget is spent"
+    return closed.line

@@ -41,6 +41,18 @@ class Job(NamedTuple):
     told: Tuple[Finding, ...] = ()
 
 
+class Beside(NamedTuple):
+    """What a phase around a job keeps beside the look: changes of the state for a node that stays open, and for any
+    node; and what the job used."""
+
+    if_open: Sequence[Change] = ()
+    always: Sequence[Change] = ()
+    usage: Optional[Mapping[str, Any]] = None
+
+
+NOTHING = Beside()
+
+
 class Closed(NamedTuple):
     """What came of closing a node; `reply` is Slurm's, None where it was not asked."""
 
@@ -50,15 +62,21 @@ class Closed(NamedTuple):
     reply: Optional[Reply]
     notes: Tuple[str, ...]
 
+    @property
+    def line(self) -> str:
+        """The reason, and what Slurm had to say to it."""
+        detail = "" if self.reply is None else self.reply.detail
+        return self.choice.reason + (f" ({detail})" if detail else "")
+
 
 def run_prolog(site: Site, where: Where, job: Job, tools: Tools, began: float) -> Ended:
     """The whole prolog. `began` is when its process started, on the monotonic clock."""
     until = phases.plan(site, began)
     seen = look_for_job(site, where, job, tools, until)
-    if_open: Tuple[Change, ...] = ()
+    beside = NOTHING
     if job.asked.job_id is not None:
-        if_open = (remember.job_began(job.asked.job_id, start_of(seen.readings, job.asked, job.uid)),)
-    return answer(site, where, job, tools, until, began, seen, if_open=if_open)
+        beside = Beside((remember.job_began(job.asked.job_id, start_of(seen.readings, job.asked, job.uid)),))
+    return answer(site, where, job, tools, until, began, seen, beside)
 
 
 def look_for_job(site: Site, where: Where, job: Job, tools: Tools, until: Plan) -> Look:
@@ -75,30 +93,20 @@ def answer(
     until: Plan,
     began: float,
     seen: Look,
-    *,
-    if_open: Sequence[Change] = (),
-    always: Sequence[Change] = (),
-    usage: Optional[Mapping[str, Any]] = None,
+    beside: Beside,
 ) -> Ended:
-    """Decide; close the node where it is not well; say how to end.
-
-    `if_open` are changes of the state for a node that stays open, `always` for any.
-    """
+    """Decide; close the node where it is not well; say how to end."""
     choice = decide(seen.findings)
     if choice.decision is not Decision.DRAIN:
         took_s = tools.monotonic() - began
-        verdict = phases.verdict_of(seen, job.asked.phase, choice, took_s, job_id=job.asked.job_id, usage=usage)
-        changes = (*log_and_counters(seen, tools, anew=_stale(seen)), *always, *if_open)
+        verdict = phases.verdict_of(seen, job.asked.phase, choice, took_s, job_id=job.asked.job_id, usage=beside.usage)
+        changes = (*log_and_counters(seen, tools, anew=_stale(seen)), *beside.always, *beside.if_open)
         notes = phases.keep(tools, verdict, remember.all_of(changes), until.keep)
         return Ended(0, "", verdict, seen.findings, notes)
-    closed = close(
-        site, where, job.asked, tools, until, began, seen, choice, if_open=if_open, always=always, usage=usage
-    )
+    closed = close(site, where, job.asked, tools, until, began, seen, choice, beside)
     if closed.choice.decision is not Decision.DRAIN:
         return Ended(0, "", closed.verdict, closed.findings, closed.notes)
-    detail = "" if closed.reply is None else closed.reply.detail
-    line = closed.choice.reason + (f" ({detail})" if detail else "")
-    return Ended(1, line, closed.verdict, closed.findings, closed.notes)
+    return Ended(1, closed.line, closed.verdict, closed.findings, closed.notes)
 
 
 def close(
@@ -110,10 +118,7 @@ def close(
     began: float,
     seen: Look,
     choice: Choice,
-    *,
-    if_open: Sequence[Change] = (),
-    always: Sequence[Change] = (),
-    usage: Optional[Mapping[str, Any]] = None,
+    beside: Beside = NOTHING,
 ) -> Closed:
     """Drain the node, if that is ours to do and the fleet's budget allows it: written down first, then told to Slurm.
 
@@ -128,8 +133,8 @@ def close(
         choice, seen = affordable(choice, seen, lambda: phases.take(tools, site, where, until.token))
     drains = choice.decision is Decision.DRAIN
     took_s = tools.monotonic() - began
-    verdict = phases.verdict_of(seen, asked.phase, choice, took_s, job_id=asked.job_id, usage=usage)
-    changes = [*log_and_counters(seen, tools, anew=False), *always, *(() if drains else if_open)]
+    verdict = phases.verdict_of(seen, asked.phase, choice, took_s, job_id=asked.job_id, usage=beside.usage)
+    changes = [*log_and_counters(seen, tools, anew=False), *beside.always, *(() if drains else beside.if_open)]
     if drains and writes:
         changes.append(remember.intended(choice, seen.readings))
     notes = phases.keep(tools, verdict, remember.all_of(changes), until.intent)
