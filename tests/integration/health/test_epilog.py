@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from fleetctl.health import epilog, process_table, state
+from fleetctl.health import epilog, state
 from fleetctl.health.apart import Done, Task, run_apart
 from fleetctl.health.epilog import Cleaned, Place, clean_up, job_from, survivors, window_of
 from fleetctl.health.leavings import Window
@@ -19,26 +18,17 @@ from fleetctl.health.process_table import Job, Seen
 from fleetctl.health.processes import Ended
 from fleetctl.health.state import JobStart, State
 from fleetctl.health.store import load_state, update_state
-from tests.integration.health.jobs import UID, Processes, lives, processes
+from tests.integration.health.jobs import UID, Processes, lives
 from tests.unit.health.mapping import only_mapped
 
 BOOT = "0a1b"
 JOB = Job("7001", UID)
 WITHIN_S = 20.0
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files and processes of another user need root")
-
-
-@pytest.fixture(autouse=True)
-def _as_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under slurmd, whether these tests run there or in somebody's login."""
-    monkeypatch.setattr(process_table, "_LOGIN", re.compile("(?!)"))
-
-
-@pytest.fixture
-def ours() -> Iterator[Processes]:
-    with processes() as started:
-        yield started
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="files and processes of another user need root"),
+    pytest.mark.usefixtures("as_a_service"),
+]
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,15 @@ from fleetctl.health import process_table
 from fleetctl.health import processes as ending
 from fleetctl.health.process_table import Job, Seen, look, see
 from fleetctl.health.processes import Ended, World, end_processes, here, proof, spared
-from tests.integration.health.jobs import STUBBORN, UID, Processes, descendants, lives, processes
+from tests.integration.health.jobs import STUBBORN, UID, Processes, descendants, lives
 
 JOB = Job("7001", UID)
 SEEN = Seen(1234, 5, UID, "python", "S", "7001", "")
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="processes of another user need root")
-
-
-@pytest.fixture(autouse=True)
-def _as_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under slurmd, whether these tests run there or in somebody's login."""
-    monkeypatch.setattr(process_table, "_LOGIN", re.compile("(?!)"))
-
-
-@pytest.fixture
-def ours() -> Iterator[Processes]:
-    with processes() as started:
-        yield started
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="processes of another user need root"),
+    pytest.mark.usefixtures("as_a_service"),
+]
 
 
 def end(job: Job = JOB, within_s: float = 20.0, world: World | None = None) -> Ended:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,13 @@ import pytest
 from fleetctl.health import abandoned, apart
 from fleetctl.health.apart import Task, run_apart
 from fleetctl.health.model import Answer
-from tests.unit.health.children import LONG_S, SOON_S, end_marked, marked, one, pause, until
+from tests.unit.health.children import LONG_S, SOON_S, marked, one, pause, until
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "spool" / "stuck"
-    yield folder
-    end_marked(folder)
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_GRACE_MS", 10_000)  # a busy machine may take its time to end a process
-
-
-@pytest.fixture
-def _deathless(monkeypatch: pytest.MonkeyPatch) -> None:
+def _deathless(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children that SIGKILL does not end, as those in state D."""
     monkeypatch.setattr(apart, "_kill", lambda child: None)
     monkeypatch.setattr(apart, "_OWN_ALARM_S", 600.0)

@@ -15,19 +15,9 @@ import pytest
 from fleetctl.health import apart
 from fleetctl.health.apart import Task, run_apart
 from fleetctl.health.model import Answer
-from tests.unit.health.children import LONG_S, SOON_S, end_marked, is_alive, marked, one, pause, until
+from tests.unit.health.children import LONG_S, SOON_S, is_alive, marked, one, pause, until
 
-
-@pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "spool" / "stuck"
-    yield folder
-    end_marked(folder)
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_GRACE_MS", 10_000)  # a busy machine may take its time to end a process
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture(autouse=True)
