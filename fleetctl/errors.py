@@ -18,6 +18,9 @@
       InstallError               15   a node was not installed, or not rolled back
         SshError                 15   a node cannot be reached, or its SSH server said no
           HostKeyRefused         15   a node's host key is not known, or is another than the one noted
+      DatabaseError              16   the accounting database cannot be opened, read or written
+        SchemaMismatch           16   its schema is older or newer than this fleetctl
+        DatabaseBusy             16   another sync or upgrade works on it
       ProgramMissing              1   a program is not installed
       ProcessTimeout              1   a program did not end in time and was killed
 
@@ -129,6 +132,20 @@ class SshError(InstallError):
 
 class HostKeyRefused(SshError):
     """A node's host key is not known, or is another than the one that was noted."""
+
+
+class DatabaseError(FleetctlError):
+    """The accounting database cannot be opened, read or written."""
+
+    exit_code = 16
+
+
+class SchemaMismatch(DatabaseError):
+    """The database's schema is not the one that this fleetctl reads and writes."""
+
+
+class DatabaseBusy(DatabaseError):
+    """Another sync or upgrade works on the database."""
 
 
 class ProgramMissing(FleetctlError):

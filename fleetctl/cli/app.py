@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from fleetctl.cli.lazy import Lazy
 from fleetctl.errors import INTERRUPTED_EXIT_CODE, FleetctlError, SpecError, UsageError
 from fleetctl.version import VERSION
 
@@ -30,6 +30,8 @@ _COMMANDS = {
     "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
     "node": ("fleetctl.cli.node", "Check nodes, install the checks on them, read what they found."),
+    "account": ("fleetctl.cli.account", "What was used, by whom, at what price, and what took the rest."),
+    "db": ("fleetctl.cli.db", "The schema of the accounting database."),
     "doctor": ("fleetctl.cli.doctor", "What in this cluster's configuration will hurt long runs."),
     "sandbox": ("fleetctl.cli.sandbox", "A real Slurm cluster on this machine, to try things on."),
     "schema": ("fleetctl.cli.schema", "The JSON Schema of train.yaml."),
@@ -37,35 +39,7 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    """A group whose commands are imported when they are called. Click knows no other way than to subclass."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            ctx.fail(f"no command {args[0]!r}{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
-
-
-@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Lazy, table=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, message="fleetctl %(version)s")
 @click.option("--runs", "runs_root", type=click.Path(), help="Folder of all runs [env FLEETCTL_RUNS].")
 @click.option("--debug", is_flag=True, help="Show tracebacks and every call to Slurm.")

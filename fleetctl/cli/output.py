@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FOLDED = 8  # characters: a column in more lines is not narrower
 
 
 def json_option(command: Command) -> Command:
@@ -27,16 +30,17 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: Collection[str] = ()) -> None:
-    """Rows under headings: drawn on a terminal, tab-separated without decoration in a pipe.
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folds: Collection[str] = ()) -> None:
+    """Rows under headings: drawn on a terminal; in a pipe tab-separated without decoration, each as it comes.
 
-    Where the terminal is narrow the columns that `folds` names take more lines, and the others stay whole; without any
-    all columns may.
+    Where the terminal is narrow the columns that `folds` names take more lines, and the others stay whole, if need be
+    in lines wider than it; without any all columns may.
     """
     if not sys.stdout.isatty():
-        for row in (columns, *rows):
+        for row in chain((columns,), rows):
             click.echo("\t".join(one_line(cell) for cell in row))
         return
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -44,9 +48,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds:
     table = Table(box=None, pad_edge=False, collapse_padding=bool(folds), header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=bool(folds) and column not in folds)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    Console().print(table)  # rich reads NO_COLOR and TERM
+    lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    least = [min(width, _FOLDED) if column in folds else width for column, width in zip(columns, widths, strict=True)]
+    console = Console()  # rich reads NO_COLOR and TERM
+    if folds and console.width < (needed := sum(least) + len(least) - 1):
+        console.width = needed
+    console.print(table)
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:

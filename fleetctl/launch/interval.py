@@ -13,9 +13,9 @@ from fleetctl.launch.decide import QUICK
 from fleetctl.launch.lead import Lead
 from fleetctl.reliability.estimate import Observed, Plan, make_plan
 from fleetctl.reliability.interval import HOUR_S
-from fleetctl.rundir.attempts import Attempts, Save
+from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.history import History
-from fleetctl.rundir.model import SCHEMA_VERSION, Attempt, AttemptNumber, Ending, attempt_number
+from fleetctl.rundir.model import SCHEMA_VERSION, Attempt, AttemptNumber, Ending, Save, attempt_number
 from fleetctl.rundir.view import RunState
 from fleetctl.train.schedule import FIRST_SAVE_S
 

@@ -26,23 +26,12 @@ from msgspec import Struct
 
 from fleetctl.errors import RunDirError
 from fleetctl.rundir import files
-from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, attempt_name, attempt_number
+from fleetctl.rundir.model import SCHEMA_VERSION, AttemptNumber, Save, attempt_name, attempt_number
+from fleetctl.rundir.parse import saves_of
 
 Aside = Mapping[str, Mapping[str, float]]  # name -> some of its files -> when they were written, seconds since 1970
 
 _OWNER, _RESUME, SEEN = "owner.json", "resume.json", "seen.json"
-
-
-class Save(Struct, frozen=True):
-    """One line of saves.jsonl; `flag` is the id of the request that it answers, and `blocked_s` what the training
-    waited for it, of the `total_s` that it took."""
-
-    training_step: int
-    name: str
-    committed: bool
-    total_s: float
-    flag: str | None
-    blocked_s: float | None = None
 
 
 class Claimed(Struct, frozen=True):
@@ -200,7 +189,7 @@ class Attempts(Struct, frozen=True):
             raw = files.read_bounded(str(self.path(number) / "saves.jsonl")) or b""
         except (OSError, ValueError):
             return ()
-        return tuple(save for line in raw.split(b"\n")[:-1] if (save := _save(line)) is not None)
+        return saves_of(raw)
 
     def loads(self, number: AttemptNumber) -> tuple[Any, ...]:
         """What the Checkpointers said of loading the resumed checkpoint: rank 0 always, another rank if it failed.
@@ -244,19 +233,3 @@ def _claimed(path: Path, number: AttemptNumber) -> Claimed | None:
 
 def _are_times(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(at_s, int | float) for at_s in value.values())
-
-
-def _save(line: bytes) -> Save | None:
-    try:
-        raw = json.loads(line)
-        flag, blocked_s = raw.get("flag"), raw.get("blocked_s")
-        return Save(
-            training_step=int(raw["training_step"]),
-            name=str(raw["name"]),
-            committed=raw["state"] == "committed",
-            total_s=float(raw["total_s"]),
-            flag=None if flag is None else str(flag),
-            blocked_s=None if blocked_s is None else float(blocked_s),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

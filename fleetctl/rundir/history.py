@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ from msgspec import Struct
 from fleetctl.rundir.model import Attempt, Claim, Ending, Event, EventKind, RunRecord, SubmissionState
 
 BY_JOB = "job"  # `by` of a requeue that the job side asks for itself; a person's is the user's name after "user "
+Counts = Counter[int | None]  # how many attempts each task has had
 _ENDINGS = {ending.value: ending for ending in Ending}  # a newer fleetctl may know more of them
 
 
@@ -55,8 +57,9 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
     cancel = next((event for event in events if event.kind is EventKind.CANCEL), None)
     state, job_id, detail = _submission(kinds, claims.get(newest), cancelled=cancel is not None)
     attempts = _attempts(events)
-    holds, asked = _holds(events, attempts), _asked(events)
-    open_ = {task: data for task, data in asked.items() if data.get("attempts") == attempts_of(attempts, task)}
+    counts = Counter(attempt.task for attempt in attempts)
+    holds, asked = _holds(events, counts), _asked(events)
+    open_ = {task: data for task, data in asked.items() if data.get("attempts") == counts[task]}
     wishes = {task: _wish(data) for task, data in open_.items()}
     submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
     return History(
@@ -70,10 +73,10 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
         absent_lookups=tuple(sorted(e.time for e in of_newest if e.kind is EventKind.LOOKUP_ABSENT)),
         cancelled_at=cancel.time if cancel else None,
         observed_end=_observed_end(of_newest, attempts),
-        not_started=_not_started(of_newest, attempts),
+        not_started=_not_started(of_newest, counts),
         attempts=attempts,
         held={task: why[-1] for task, why in holds.items() if len(why) > (wishes[task].holds if task in wishes else 0)},
-        given_back=frozenset(e.data.get("task") for e in events if _is_of_newest(e, EventKind.GIVEN_BACK, attempts)),
+        given_back=frozenset(e.data.get("task") for e in events if _is_of_newest(e, EventKind.GIVEN_BACK, counts)),
         holds={task: len(why) for task, why in holds.items()},
         wishes=wishes,
         asked={task: int(data.get("attempts") or 0) for task, data in asked.items()},
@@ -105,21 +108,21 @@ def _observed_end(events: list[Event], attempts: tuple[Attempt, ...]) -> str | N
     return None if last is None else str(last.data["state"])
 
 
-def _not_started(events: list[Event], attempts: tuple[Attempt, ...]) -> dict[int | None, str]:
+def _not_started(events: list[Event], counts: Counts) -> dict[int | None, str]:
     said = [event.data for event in events if event.kind is EventKind.NOT_STARTED]
-    return {d.get("task"): str(d["why"]) for d in said if d.get("attempts") == attempts_of(attempts, d.get("task"))}
+    return {d.get("task"): str(d["why"]) for d in said if d.get("attempts") == counts[d.get("task")]}
 
 
-def _is_of_newest(event: Event, kind: EventKind, attempts: tuple[Attempt, ...]) -> bool:
+def _is_of_newest(event: Event, kind: EventKind, counts: Counts) -> bool:
     """Whether nothing of its task has started since."""
-    return event.kind is kind and event.data.get("attempts") == attempts_of(attempts, event.data.get("task"))
+    return event.kind is kind and event.data.get("attempts") == counts[event.data.get("task")]
 
 
-def _holds(events: tuple[Event, ...], attempts: tuple[Attempt, ...]) -> dict[int | None, list[str]]:
+def _holds(events: tuple[Event, ...], counts: Counts) -> dict[int | None, list[str]]:
     """Why each task was held since its newest attempt, in the order of its files' lines."""
     found: dict[int | None, list[str]] = {}
     for event in events:
-        if _is_of_newest(event, EventKind.HELD, attempts):
+        if _is_of_newest(event, EventKind.HELD, counts):
             found.setdefault(event.data.get("task"), []).append(str(event.data["why"]))
     return found
 

@@ -108,12 +108,34 @@ class Claim(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """progress.json as far as it could be read; a field that was not written is None."""
+    """progress.json as far as it could be read; a field that was not written is None.
+
+    `at` is when the newest update was made; `first_step` and `first_at` are those of the first update of the process
+    that wrote it. `attempt` is whose values these are, by its name.
+    """
 
     training_step: int | None
     target_step: int | None
     loss: float | None
     done: bool = False
+    at: datetime | None = None
+    first_step: int | None = None
+    first_at: datetime | None = None
+    attempt: str | None = None
+
+
+class Save(Struct, frozen=True):
+    """One line of saves.jsonl; `flag` is the id of the request that it answers, and `blocked_s` what the training
+    waited for it, of the `total_s` that it took. `saved_at` is when it ended, `size_bytes` what was written."""
+
+    training_step: int
+    name: str
+    committed: bool
+    total_s: float
+    flag: str | None
+    blocked_s: float | None = None
+    saved_at: datetime | None = None
+    size_bytes: int | None = None
 
 
 class SubmissionState(StrEnum):

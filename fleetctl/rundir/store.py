@@ -6,7 +6,6 @@ Readers tolerate what a crash or a newer fleetctl leaves: a torn last line, an u
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import secrets
@@ -22,12 +21,12 @@ from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell, RunDirError, RunUnknown
 from fleetctl.rundir import files
 from fleetctl.rundir.history import History, add_up
-from fleetctl.rundir.model import SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunKind, RunRecord
+from fleetctl.rundir.model import SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunRecord
+from fleetctl.rundir.parse import claim_in, events_in, progress_in, record_in
 
 _LOCK_S = 180.0  # sbatch may take 150 s, and what follows it a moment
 _LOCK_POLL_S = 0.2
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-_KINDS = {kind.value: kind for kind in EventKind}
 
 
 def new_run_id(name: str) -> str:
@@ -104,27 +103,12 @@ class RunDir(Struct, frozen=True):
     def read_claim(self, submission: int) -> Claim | None:
         """The owner of a submission, if any."""
         raw = files.read_json(str(self.claim_path(submission)))
-        if raw is None:
-            return None
-        return Claim(raw["job_id"], raw.get("cluster"), raw["host"], datetime.fromisoformat(raw["time"]))
+        return None if raw is None else claim_in(raw)
 
     def record(self) -> RunRecord:
         """:raises RunDirError: run.json is missing, torn, or of a newer schema."""
-        raw = files.read_json(f"{self.path}/run.json")
-        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA_VERSION:
-            what = "missing or damaged" if not isinstance(raw, dict) else f"of schema {raw.get('schema')}"
-            raise RunDirError(
-                f"{self.path}/run.json is {what}",
-                remedy="use the fleetctl that made it; or, once its job has ended, move it away",
-            )
-        try:
-            values = {name: raw[name] for name in RunRecord.__struct_fields__}
-            values |= {"created_at": datetime.fromisoformat(raw["created_at"]), "kind": RunKind(raw["kind"])}
-        except (KeyError, ValueError) as error:
-            raise RunDirError(
-                f"{self.path}/run.json is damaged ({error})", remedy="once its job has ended, move it away"
-            ) from None
-        return RunRecord(**values)
+        where = f"{self.path}/run.json"
+        return record_in(files.read_json(where), where)
 
     def history(self) -> History:
         """Everything that all writers wrote, added up.
@@ -154,30 +138,14 @@ class RunDir(Struct, frozen=True):
     def _events(self) -> Iterator[Event]:
         folder = f"{self.path}/events"
         for name in sorted(os.listdir(folder)):
-            lines = (files.read_bounded(f"{folder}/{name}") or b"").split(b"\n")
-            for line in lines[:-1]:  # what follows the last newline was torn by a crash
-                try:
-                    raw = json.loads(line)
-                except ValueError:  # torn too, by a full disk: an append that failed never happened
-                    continue
-                if (kind := _KINDS.get(raw["kind"])) is not None:  # a newer fleetctl may write more
-                    yield Event(datetime.fromisoformat(raw["time"]), kind, raw)
+            yield from events_in(files.read_bounded(f"{folder}/{name}") or b"")
 
     def progress(self, attempt: str, task: int | None) -> Progress | None:
         """What rank 0 of this attempt last wrote; a damaged, foreign or unreadable file is no progress."""
         try:
-            raw = files.read_json(f"{self.attempt_dir(attempt, task)}/progress.json")
+            return progress_in(files.read_json(f"{self.attempt_dir(attempt, task)}/progress.json"))
         except OSError:
             return None
-        if not isinstance(raw, dict):
-            return None
-        step, target, loss = raw.get("training_step"), raw.get("target_step"), raw.get("loss")
-        return Progress(
-            step if isinstance(step, int) else None,
-            target if isinstance(target, int) else None,
-            _finite(loss),
-            raw.get("done") is True,
-        )
 
 
 class Store(Struct, frozen=True):
@@ -298,15 +266,6 @@ class Index(Struct, frozen=True):
                 file.flush()
                 os.fsync(file.fileno())
             files.sync_dir(self.path.parent)
-
-
-def _finite(value: object) -> float | None:
-    """Python's json reads NaN, Infinity and numbers of a thousand digits; nobody else does."""
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _job_id_of(run: RunDir) -> str | None:

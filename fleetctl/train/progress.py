@@ -54,6 +54,7 @@ class Progress:
         self._beside = f"{self._path}.{os.urandom(4).hex()}.tmp"
         self._pending: dict[str, Any] | None = None
         self._target: int | None = None
+        self._first: tuple[int, str] | None = None  # training step and time of this process's first update
         self._not_before = -math.inf  # on the monotonic clock
         self._failures, self._warned = 0, False  # failures in a row
         self._writing = threading.Lock()
@@ -86,7 +87,9 @@ class Progress:
 
     def _record(self, step: int, loss: Any, done: bool, more: Mapping[str, Any]) -> dict[str, Any]:
         at = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="milliseconds")
+        self._first = self._first or (step, at)
         record: dict[str, Any] = {"schema": SCHEMA, "attempt": self._attempt, "training_step": step}
+        record.update(first_step=self._first[0], first_time=self._first[1])
         record.update(target_step=self._target, loss=None, time=at, done=done, metrics={})
         if loss is not None:
             record["loss"], text = _number(loss)

@@ -44,6 +44,9 @@ def test_the_contracts_hold(copy: Path) -> None:
         ("health/phases.py", "import paramiko", "node checks import nothing but themselves"),
         ("health/phases.py", "import fleetctl.errors", "node checks import nothing but themselves"),
         ("health/judge.py", "import os", "decisions do no I/O"),
+        ("accounting/ledger.py", "import sqlalchemy", "decisions do no I/O"),
+        ("accounting/sync.py", "import fleetctl.launch.model", "layers point downwards"),
+        ("accounting/sync.py", "import fleetctl.slurm.text_books", "only slurm/connect.py names a Slurm transport"),
     ],
 )
 def test_a_violation_is_noticed(copy: Path, module: str, line: str, broken: str) -> None:

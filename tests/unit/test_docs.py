@@ -50,7 +50,8 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for
 PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CHANGELOG.md")}
 JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
 MANUAL = "\n".join(
-    PAGES[f"docs/{name}.md"] for name in ("guide", "checkpoints", "sandbox", "operators", "doctor", "nodes")
+    PAGES[f"docs/{name}.md"]
+    for name in ("guide", "checkpoints", "sandbox", "operators", "doctor", "nodes", "accounting", "database")
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")

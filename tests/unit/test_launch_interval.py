@@ -17,8 +17,8 @@ from fleetctl.launch.lead import Lead, World
 from fleetctl.launch.model import CheckpointOrder, Order, Step, identity, parse_order
 from fleetctl.launch.resume import Resume
 from fleetctl.reliability.estimate import Observed
-from fleetctl.rundir.attempts import Attempts, Save
-from fleetctl.rundir.model import Attempt, Ending, EventKind, attempt_number
+from fleetctl.rundir.attempts import Attempts
+from fleetctl.rundir.model import Attempt, Ending, EventKind, Save, attempt_number
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.spec.model import Auto, Checkpoint, Spec
 from fleetctl.train.checkpointer import Checkpointer

@@ -14,7 +14,7 @@ import pytest
 from fleetctl.errors import RunDirError, RunUnknown
 from fleetctl.rundir import files
 from fleetctl.rundir.history import finished_well
-from fleetctl.rundir.model import Attempt, EventKind, RunKind, RunRecord, SubmissionState
+from fleetctl.rundir.model import Attempt, EventKind, Progress, RunKind, RunRecord, SubmissionState
 from fleetctl.rundir.store import RunDir, Store, new_run_id
 from tests.unit.clocks import StillClock
 
@@ -142,6 +142,27 @@ def test_damaged_progress_is_no_progress(run: RunDir, text: str) -> None:
     (run.attempt_dir("1.0", None) / "progress.json").write_text(text)
     progress = run.progress(attempt.name, attempt.task)
     assert progress is None or (progress.training_step, progress.loss) == (None, None)
+
+
+def test_progress_says_when_it_began_and_where_it_is(run: RunDir) -> None:
+    run.attempt_dir("1.0", None).mkdir()
+    raw = {
+        "training_step": 9,
+        "time": NOW.isoformat(),
+        "first_step": 1,
+        "first_time": NOW.isoformat(),
+        "attempt": "1.0",
+    }
+    (run.attempt_dir("1.0", None) / "progress.json").write_text(json.dumps(raw))
+    assert run.progress("1.0", None) == Progress(9, None, None, False, NOW, 1, NOW, "1.0")
+
+
+@pytest.mark.parametrize("time", [NOW.replace(tzinfo=None).isoformat(), "yesterday", 7, None])
+def test_times_that_say_no_zone_or_nothing_are_not_known(run: RunDir, time: object) -> None:
+    run.attempt_dir("1.0", None).mkdir()
+    raw = {"training_step": True, "time": time, "first_step": 1e400, "first_time": time, "attempt": 3}
+    (run.attempt_dir("1.0", None) / "progress.json").write_text(json.dumps(raw))
+    assert run.progress("1.0", None) == Progress(None, None, None)
 
 
 def test_a_run_is_found_by_id_start_and_job_id(store: Store, run: RunDir) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fleetctl.errors import RunDirError
 from fleetctl.rundir.attempts import Attempts, Claimed
-from fleetctl.rundir.model import AttemptNumber
+from fleetctl.rundir.model import AttemptNumber, Save
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CLAIMANTS = 8
@@ -179,6 +179,32 @@ def test_whether_an_attempt_had_a_valid_checkpoint_is_known(
     unreadable(attempts.path((1, 0)) / name)
     with pytest.raises(RunDirError, match=name):
         attempts.had_valid((1, 0))
+
+
+LINE = '{"training_step": 7, "name": "s-7", "state": "committed", "total_s": 2.5, "flag": null'
+
+
+@pytest.mark.parametrize(
+    ("more", "saved_at", "size_bytes"),
+    [
+        ("", None, None),  # of an older fleetctl
+        (', "time": "2026-01-01T00:00:00.500+00:00", "bytes": 12', NOW.replace(microsecond=500_000), 12),
+        (', "time": "2026-01-01T00:00:00", "bytes": true', None, None),
+        (', "time": 7, "bytes": 1e400', None, None),
+        (', "time": "x", "bytes": 9223372036854775808', None, None),
+    ],
+)
+def test_when_a_save_ended_and_its_size_are_told_where_they_were_written(
+    attempts: Attempts, more: str, saved_at: datetime | None, size_bytes: int | None
+) -> None:
+    path = stood(attempts, (1, 0)).parent / "saves.jsonl"
+    path.write_text(f"{LINE}{more}}}\n{LINE}")
+    assert attempts.saves((1, 0)) == (Save(7, "s-7", True, 2.5, None, None, saved_at, size_bytes),)
+
+
+def test_a_step_of_more_than_any_number_is_no_save(attempts: Attempts) -> None:
+    (stood(attempts, (1, 0)).parent / "saves.jsonl").write_text(LINE.replace("7,", "1e400,") + "}\n")
+    assert attempts.saves((1, 0)) == ()
 
 
 def test_saves_and_loads_that_cannot_be_read_are_not_known(attempts: Attempts) -> None:

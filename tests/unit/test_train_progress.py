@@ -58,6 +58,8 @@ def test_writes_every_key(tmp_path: Path) -> None:
         "schema": 1,
         "attempt": "3.1",
         "training_step": 120,
+        "first_step": 120,
+        "first_time": "2023-11-14T22:13:20.250+00:00",
         "target_step": 200,
         "loss": 0.31,
         "time": "2023-11-14T22:13:20.250+00:00",
@@ -65,6 +67,18 @@ def test_writes_every_key(tmp_path: Path) -> None:
         "metrics": {"samples_per_s": 812.5, "tokens": 7},
     }
     assert os.listdir(tmp_path) == ["p.json"]
+
+
+def test_the_first_update_of_the_process_is_remembered(tmp_path: Path) -> None:
+    time = Time()
+    env = {"FLEETCTL_PROGRESS_FILE": str(tmp_path / "p.json")}
+    progress = Progress(clock=lambda: WALL - 100 + time.now_s, monotonic=time, environ=env)
+    for step in (0, 1, 2):
+        progress.update(training_step=step)
+        time.now_s += 60
+    first = read(tmp_path / "p.json")
+    assert (first["first_step"], first["first_time"]) == (0, "2023-11-14T22:13:20.250+00:00")
+    assert (first["training_step"], first["time"]) == (2, "2023-11-14T22:15:20.250+00:00")
 
 
 def test_target_is_remembered_and_loss_is_not(tmp_path: Path) -> None:
