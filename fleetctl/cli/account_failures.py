@@ -100,8 +100,9 @@ def command(
         rows, total = _rows(connection, about, by[0], rack, known, gpus)
     shown = rows if everything else [row for row in rows if row.interruptions]
     notes = (*about.notes, *_notes(known, total, rows, by[0], len(rows) - len(shown)))
+    definition = f"{_DEFINITION}; MTBF in hours of a job on {gpus} GPU{'s' if gpus > 1 else ''}"
     values = [_values(row, by[0]) for row in shown]
-    print_rows(_columns(by[0], gpus), values, form, replace(about, notes=notes, definition=_DEFINITION))
+    print_rows(_columns(by[0]), values, form, replace(about, notes=notes, definition=definition))
 
 
 def _rows(
@@ -175,28 +176,27 @@ def _days(about: About) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return days.starts[:-1], days.names
 
 
-def _columns(by: str, gpus: int) -> tuple[Column, ...]:
+def _columns(by: str) -> tuple[Column, ...]:
     from fleetctl.cli.account_print import Column, Unit
 
-    job = f"{gpus} GPU{'s' if gpus > 1 else ''}"
     own = {
         "cause": (Column("without_gain", "WITHOUT", Unit.SHARE), Column("without_mtbf_hours", "", Unit.HOURS)),
         "node": (Column("chance", "CHANCE", Unit.NUMBER), Column("repeats", "", Unit.NUMBER)),
     }
     own["rack"] = own["node"]
     return (
-        Column(by, by.upper()),
-        Column("interruptions", "INTERRUPTIONS", Unit.NUMBER),
+        Column(by, by.upper(), Unit.ID),
+        Column("interruptions", "STOPS", Unit.NUMBER),
         Column("failures", "FAILURES", Unit.NUMBER),
-        Column("share", "SHARE", Unit.SHARE),
+        Column("share", "", Unit.SHARE),
         Column("gpu_seconds", "", Unit.NUMBER),
-        Column("per_1000_gpu_days", "PER 1000 GPU-DAYS", Unit.HOURS),
-        Column("mtbf_hours", f"MTBF h OF {job}", Unit.HOURS),
-        Column("mtbf_low_hours", "FROM", Unit.HOURS),
-        Column("mtbf_high_hours", "TO", Unit.HOURS),
+        Column("per_1000_gpu_days", "PER 1000 GPU-D", Unit.HOURS),
+        Column("mtbf_hours", "MTBF H", Unit.HOURS),
+        Column("mtbf_low_hours", "LOW", Unit.HOURS),
+        Column("mtbf_high_hours", "HIGH", Unit.HOURS),
         *own.get(by, ()),
-        Column("persons", "NEEDED A PERSON", Unit.NUMBER),
-        Column("of_runs", "OF RUNS", Unit.NUMBER),
+        Column("persons", "", Unit.NUMBER),
+        Column("of_runs", "", Unit.NUMBER),
     )
 
 

@@ -19,7 +19,7 @@ from fleetctl.cli.account_options import (
 )
 
 if TYPE_CHECKING:
-    from fleetctl.accounting.idle import Idle
+    from fleetctl.accounting.idle import Idle, Kind
     from fleetctl.cli.account_print import Column
 
 _BY = ("user", "account", "partition", "run", "job", "cluster")
@@ -79,24 +79,30 @@ def command(
     if idle_watts is None and any(row.watts is not None for row in found):
         notes += ("energy was measured and decides nothing without --idle-watts",)
     rows = [_values(row, idle_watts) for row in found]
-    print_rows(_columns(by), rows, form, replace(about, notes=notes, definition=_DEFINITION))
+    is_measured = any(row.watts is not None for row in found)
+    print_rows(_columns(by, is_measured=is_measured), rows, form, replace(about, notes=notes, definition=_DEFINITION))
 
 
-def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
-    from fleetctl.accounting.idle import IDLE
+def _columns(by: tuple[str, ...], *, is_measured: bool) -> tuple[Column, ...]:
+    from fleetctl.accounting.idle import IDLE, Kind
     from fleetctl.cli.account_print import Column, Unit
 
+    unshown = () if is_measured else (Kind.LOW_POWER,)
     return (
         *(Column(key, key.upper()) for key in by),
-        Column("records", "RECORDS", Unit.NUMBER),
+        Column("records", "", Unit.NUMBER),
         Column("gpu_seconds", "", Unit.NUMBER),
         Column("gpu_hours", "GPU-HOURS", Unit.HOURS),
         Column("idle_gpu_hours", "IDLE", Unit.HOURS),
         Column("idle_share", "OF KNOWN", Unit.SHARE),
-        *(Column(f"{kind}_gpu_hours", kind.upper().replace("_", " "), Unit.HOURS) for kind in IDLE),
+        *(Column(f"{kind}_gpu_hours", "" if kind in unshown else _heading(kind), Unit.HOURS) for kind in IDLE),
         Column("unknown_gpu_hours", "UNKNOWN", Unit.HOURS),
-        Column("mean_watts", "MEAN W", Unit.NUMBER),
+        Column("mean_watts", "MEAN W" if is_measured else "", Unit.NUMBER),
     )
+
+
+def _heading(kind: Kind) -> str:
+    return kind.upper().replace("_", " ")
 
 
 def _values(row: Idle, idle_watts: float | None) -> tuple[object, ...]:

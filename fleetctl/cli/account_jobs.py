@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LIMIT = 100
 _GONE = "gone"  # in the place of an end: Slurm has forgotten it
-_WIDE = ("NAME", "PARTITION", "CAUSE", "STARTED", "NODES")
+_WIDE = ("NAME", "PARTITION", "CAUSE", "STARTED", "HELD", "NODES")
 _DEFINITION = (
     "one row for each attempt that Slurm made of a job; gpu_seconds: GPUs held from its start to its end, suspended "
     "time included, whatever the window; of an open record up to when the controller last confirmed it"
@@ -93,7 +93,7 @@ def _at_most(found: Iterator[Job], limit: int) -> Iterator[Job]:
 
 
 def _shown(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """A terminal has not the width for what others tell: HELD and ENDED give the start."""
+    """A terminal has not the width for what others tell: --json and --csv have all."""
     from msgspec.structs import replace
 
     left_out = _WIDE if sys.stdout.isatty() else ()

@@ -42,6 +42,9 @@ class Unit(StrEnum):
     WORDS = "words"  # a sequence of texts: a list in JSON
 
 
+_NUMBERS = frozenset({Unit.NUMBER, Unit.HOURS, Unit.SECONDS, Unit.MONEY, Unit.SHARE})
+
+
 class Column(Struct, frozen=True):
     """`key` in JSON and CSV; `heading` in tables, "" where tables leave it out."""
 
@@ -155,8 +158,9 @@ def _print_table(
     wanted = [number for number, column in enumerate(columns) if column.heading]
     last = (("total", *total[1:]),) if total is not None and sys.stdout.isatty() else ()
     folds = [column.heading for column in columns if column.heading and column.unit in (Unit.TEXT, Unit.WORDS)]
+    numbers = [column.heading for column in columns if column.heading and column.unit in _NUMBERS]
     cells = ([cell_of(row[number], columns[number].unit, zone) for number in wanted] for row in chain(rows, last))
-    print_table([columns[number].heading for number in wanted], cells, folds=folds)
+    print_table([columns[number].heading for number in wanted], cells, folds=folds, numbers=numbers)
 
 
 def _print_csv(columns: Sequence[Column], rows: Iterable[Sequence[object]], zone: tzinfo) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -30,11 +30,17 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folds: Collection[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    folds: Collection[str] | None = None,
+    numbers: Collection[str] = (),
+) -> None:
     """Rows under headings: drawn on a terminal; in a pipe tab-separated without decoration, each as it comes.
 
     Where the terminal is narrow the columns that `folds` names take more lines, and the others stay whole, if need be
-    in lines wider than it; without any all columns may.
+    in lines wider than it; where it is None all columns may. Those that `numbers` names stand on the right.
     """
     if not sys.stdout.isatty():
         for row in chain((columns,), rows):
@@ -45,17 +51,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, folds:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, collapse_padding=bool(folds), header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=folds is not None, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=bool(folds) and column not in folds)
+        side: Literal["left", "right"] = "right" if column in numbers else "left"
+        table.add_column(column, overflow="fold", no_wrap=folds is not None and column not in folds, justify=side)
     lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     for line in lines[1:]:
         table.add_row(*map(Text, line))
     widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
-    least = [min(width, _FOLDED) if column in folds else width for column, width in zip(columns, widths, strict=True)]
     console = Console()  # rich reads NO_COLOR and TERM
-    if folds and console.width < (needed := sum(least) + len(least) - 1):
-        console.width = needed
+    if folds is not None:
+        both = zip(columns, widths, strict=True)
+        least = [min(width, _FOLDED) if column in folds else width for column, width in both]
+        console.width = max(console.width, sum(least) + len(least) - 1)
     console.print(table)
 
 
