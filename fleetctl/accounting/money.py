@@ -161,7 +161,9 @@ _NOTHING = _Sum(None, Fraction(0), None)
 
 
 def _untold(usage: Usage) -> _Sum:
-    return _NOTHING._replace(unknown_gpus=usage.unknown_gpus, unknown_end=usage.unknown_end)
+    """A record that ended as it began, where a price begins, is in no part, and cost nothing."""
+    nothing = Fraction(0) if usage.gpu_seconds == 0 else None
+    return _Sum(nothing, Fraction(0), nothing, usage.unknown_gpus, usage.unknown_end)
 
 
 def _cost(keys: Keys, one: _Sum) -> Cost:

@@ -24,7 +24,7 @@ _JOBS = (
     ("chem", 2, "2026-11-01T00:00:00", "2026-11-01T01:00:00"),  # November's
 )
 # astro 67.203791..., bio 14.051625; together 81.255416...: two rows that are each rounded down, and a sum rounded up
-_BY_HAND = {"astro": 67.20, "bio": 14.05}
+_BY_HAND = {"astro": 67.20, "bio": 14.05, "chem": 0}
 _TOTAL = 81.26
 
 
@@ -58,7 +58,7 @@ def test_a_month_with_a_price_change_is_right_to_the_cent(
     asked = ("account", "cost", "--by", "account", "--since", "2026-10", "--until", "2026-11", "--utc")
     told = cli.json(*asked, FLEETCTL_DATABASE=url)
     assert {row["account"]: row["amount"] for row in told["rows"]} == _BY_HAND
-    assert {row["account"]: row["gpu_seconds"] for row in told["rows"]} == {"astro": 115_207, "bio": 25_203}
+    assert {row["account"]: row["gpu_seconds"] for row in told["rows"]} == {"astro": 115_207, "bio": 25_203, "chem": 0}
     assert (told["total"]["amount"], told["total"]["currency"]) == (_TOTAL, "EUR")
     printed = cli(*asked, "--csv", FLEETCTL_DATABASE=url).stdout
     assert ",67.2,EUR," in printed
