@@ -95,6 +95,23 @@ class Retrying:
         return call()
 
 
+def timed(
+    what: str, call: Callable[[], Value], show: Callable[[Value], str], log: Callable[[str], None], clock: Clock
+) -> Value:
+    """The value of `call`, and one line about it, whatever came of it."""
+    began_s = clock.monotonic_s()
+    outcome = "interrupted"
+    try:
+        value = call()
+        outcome = show(value)
+        return value
+    except FleetctlError as error:
+        outcome = f"{type(error).__name__}: {error.message}"
+        raise
+    finally:
+        log(f"{what} -> {outcome} ({(clock.monotonic_s() - began_s) * 1000:.0f} ms)")
+
+
 class Logged:
     """Writes one line per call: the verb, what came back in short, and how long it took."""
 
@@ -171,17 +188,7 @@ class Logged:
         self._timed(f"kill_step step={step_id}", lambda: self._slurm.kill_step(step_id), _asked)
 
     def _timed(self, what: str, call: Callable[[], Value], show: Callable[[Value], str]) -> Value:
-        began_s = self._clock.monotonic_s()
-        outcome = "interrupted"
-        try:
-            value = call()
-            outcome = show(value)
-            return value
-        except FleetctlError as error:
-            outcome = f"{type(error).__name__}: {error.message}"
-            raise
-        finally:
-            self._log(f"slurm {what} -> {outcome} ({(self._clock.monotonic_s() - began_s) * 1000:.0f} ms)")
+        return timed(f"slurm {what}", call, show, self._log, self._clock)
 
 
 def _rows(found: Sequence[object]) -> str:

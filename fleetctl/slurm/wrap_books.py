@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fleetctl.clock import Clock
-from fleetctl.errors import FleetctlError, SlurmUnreachable
+from fleetctl.errors import SlurmUnreachable
 from fleetctl.slurm.books import Books, Happened, Rows, Share, Used
+from fleetctl.slurm.wrap import timed
 
 Value = TypeVar("Value")
 
@@ -113,17 +114,7 @@ class LoggedBooks:
         return self._timed("shares", self._books.shares, _count)
 
     def _timed(self, what: str, call: Callable[[], Value], show: Callable[[Value], str]) -> Value:
-        began_s = self._clock.monotonic_s()
-        outcome = "interrupted"
-        try:
-            value = call()
-            outcome = show(value)
-            return value
-        except FleetctlError as error:
-            outcome = f"{type(error).__name__}: {error.message}"
-            raise
-        finally:
-            self._log(f"slurm books {what} -> {outcome} ({(self._clock.monotonic_s() - began_s) * 1000:.0f} ms)")
+        return timed(f"slurm books {what}", call, show, self._log, self._clock)
 
 
 def _rows(found: Rows) -> str:
