@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,3 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell a failure at once: of a run that is cut off, nobody sees the summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ and sys.__stderr__ is not None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = " ".join(str(crash.message if crash else report.longrepr).split())[:300]
+        print(f"\n{report.nodeid} failed in {report.duration:.0f} s: {why}", file=sys.__stderr__)

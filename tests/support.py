@@ -47,8 +47,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell's background job ignores SIGINT, and so does all that it starts: not what a terminal does
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_as_a_terminal_does,
         )
 
     def json(self, *args: str, **environ: str) -> Any:
@@ -72,6 +71,12 @@ class Cli:
         (folder / name).write_text(f"#!/bin/bash\nREAL={real}\n{text}\n")
         (folder / name).chmod(0o755)
         return f"{folder}:{self.environ['PATH']}"
+
+
+def _as_a_terminal_does() -> None:
+    """A shell's background job ignores SIGINT, one of nohup SIGHUP, and so does all that they start."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until(probe: Callable[[], object], what: str, within_s: float = 60.0) -> None:
