@@ -1,4 +1,4 @@
-"""A spec as plain JSON values, for the run record and for the digest of a spec."""
+"""A spec as plain JSON values: whole for the run record, and what was said in it for its digest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from enum import Enum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from fleetctl.spec.model import Spec
 from fleetctl.units import Duration, MemorySize
@@ -22,6 +23,30 @@ def spec_to_builtins(spec: Spec) -> dict[str, Any]:
     it is kept: a digest must not sort keys.
     """
     return _struct(spec)
+
+
+def spec_as_said(spec: Spec) -> dict[str, Any]:
+    """The same without what is as it is by default: a newer fleetctl, which knows more fields, says the same of it."""
+    return _said(spec)
+
+
+def _said(value: Struct) -> dict[str, Any]:
+    whole = _struct(value)
+    said = {field.name: getattr(value, field.name) for field in fields(value)}
+    new = {field.name for field in fields(value) if said[field.name] != _default(field)}
+    return {name: _part(said[name], whole[name]) for name in whole if name in new}
+
+
+def _part(value: Any, whole: Any) -> Any:
+    if isinstance(value, Struct):
+        return _said(value)
+    if isinstance(value, tuple):
+        return [_part(one, part) for one, part in zip(value, whole, strict=True)]
+    return whole
+
+
+def _default(field: FieldInfo) -> object:
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()
 
 
 def _struct(value: Struct) -> dict[str, Any]:

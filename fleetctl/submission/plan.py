@@ -19,7 +19,7 @@ from fleetctl.rundir.store import RunDir
 from fleetctl.spec.compose import decode
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import Spec
-from fleetctl.spec.record import record_as_yaml, spec_to_builtins
+from fleetctl.spec.record import record_as_yaml, spec_as_said
 from fleetctl.submission.templates import template_environment
 from fleetctl.version import VERSION
 
@@ -75,7 +75,7 @@ def recorded_plan(run: RunDir, record: RunRecord) -> Plan:
 
 def spec_digest(plan: Plan, user: str) -> str:
     """Names the same spec, in the same folder, by the same user: whatever the cluster, it writes the same files."""
-    identity = {"spec": spec_to_builtins(plan.spec), "workdir": str(plan.workdir), "user": user}
+    identity = {"spec": spec_as_said(plan.spec), "workdir": str(plan.workdir), "user": user}
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 

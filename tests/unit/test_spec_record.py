@@ -6,7 +6,7 @@ import json
 
 from fleetctl.spec.load import load_spec
 from fleetctl.spec.model import Spec
-from fleetctl.spec.record import record_as_yaml, spec_to_builtins
+from fleetctl.spec.record import record_as_yaml, spec_as_said, spec_to_builtins
 from tests.unit.test_spec_load import HET
 from tests.unit.test_spec_schema import FULL
 
@@ -41,3 +41,22 @@ def test_the_order_of_the_environment_says_nothing_and_that_of_a_sweep_does() ->
     first = record("{A: 1, B: 2}", "{X: [1], Y: [2]}")
     assert first == record("{B: 2, A: 1}", "{X: [1], Y: [2]}")
     assert first != record("{A: 1, B: 2}", "{Y: [2], X: [1]}")
+
+
+def test_what_is_as_it_is_by_default_is_not_said() -> None:
+    """A newer fleetctl knows more fields: the same file must stay the same run for it."""
+    short = "name: a\ncommand: x\nresources: {nodes: 2}\n"
+    long = short + "launch: srun\nrecovery: {chain: false, max_failures: 3}\nenv: {}\nmodules: []\n"
+    said = spec_as_said(load_spec(short, "a.yaml"))
+    assert said == {"name": "a", "resources": {"nodes": 2}, "command": "x"}
+    assert spec_as_said(load_spec(long, "b.yaml")) == said
+
+
+def test_what_differs_in_a_group_is_said() -> None:
+    text = "name: a\ngroups:\n- {name: one, command: x}\n- {name: two, command: x, resources: {nodes: %d}}\n"
+    one, two = (spec_as_said(load_spec(text % nodes, "a.yaml")) for nodes in (1, 3))
+    assert one != two
+    assert two["groups"] == [
+        {"name": "one", "command": "x"},
+        {"name": "two", "command": "x", "resources": {"nodes": 3}},
+    ]
