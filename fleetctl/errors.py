@@ -6,6 +6,7 @@
       CannotTell                  3   the truth is not known now; asking later may tell
         SlurmUnreachable          3   the controller did not answer
         SubmissionUnknown         3   a submission may or may not have become a job
+        LeaseLost                 3   another recovery daemon may lead by now
       SlurmError                 10
         SlurmRefused             10   Slurm answered no, in its own words
         SlurmMissing             10   the Slurm commands are not installed here
@@ -67,6 +68,10 @@ class SlurmUnreachable(CannotTell):
 
 class SubmissionUnknown(CannotTell):
     """A submission may or may not have become a job."""
+
+
+class LeaseLost(CannotTell):
+    """This recovery daemon leads no more: another one may act."""
 
 
 class SlurmError(FleetctlError):

@@ -145,13 +145,13 @@ class Piped:
             return None
 
 
-def start_piped(argv: Sequence[str]) -> Piped:
+def start_piped(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Piped:
     """Start a child to talk with. What it writes to stderr is lost.
 
     :raises ProgramMissing: no such program.
     """
     pipe, lost = subprocess.PIPE, subprocess.DEVNULL
-    return Piped(_start(argv, env=None, cwd=None, stdin=pipe, stdout=pipe, stderr=lost, unbuffered=True))
+    return Piped(_start(argv, env=env, cwd=None, stdin=pipe, stdout=pipe, stderr=lost, unbuffered=True))
 
 
 _PIPE_BYTES = 1 << 16  # what a pipe of Linux holds

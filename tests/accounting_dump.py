@@ -1,7 +1,7 @@
 """The facts of an accounting database as bytes: two databases that say the same give the same bytes.
 
 Rows are told by natural keys instead of our ids, and what a sync keeps about itself (sync_state, quarantine, digests,
-`alive_s`, `steps_s`, `purged_s`) is left out.
+`alive_s`, `steps_s`, `purged_s`) is left out. So are the tables of the recovery daemon, which no sync touches.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from fleetctl.accounting import tables
 
 _OWN = frozenset({"id", "cluster_id", "record_id", "node_id", "digest", "alive_s", "steps_s", "purged_s"})
 _LEFT_OUT = frozenset({"clusters", "nodes", "sync_state", "quarantine"})  # names of the first two are in other rows
+_OF_DAEMON = "daemon_"
 _OF_RECORD = frozenset({"record_nodes", "steps"})
 
 
 def dump(engine: Engine) -> bytes:
     """One line for each row, `["table", {column: value}]`, sorted."""
     lines = [
-        line for table in tables.metadata.sorted_tables if table.name not in _LEFT_OUT for line in _lines(engine, table)
+        line
+        for table in tables.metadata.sorted_tables
+        if table.name not in _LEFT_OUT and not table.name.startswith(_OF_DAEMON)
+        for line in _lines(engine, table)
     ]
     return "\n".join(sorted(lines)).encode()
 

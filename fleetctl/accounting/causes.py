@@ -31,6 +31,7 @@ class Cause(StrEnum):
     CANCELLED_BY_ADMIN = "cancelled_by_admin"
     CANCELLED = "cancelled"  # by nobody known; also what a cold start of slurmctld does to open records
     LAUNCH = "launch"  # it never started: a prolog, the boot of a node
+    HANG = "hang"  # its ranks went silent, and its head ended it
     FENCED = "fenced"  # another head took the run over
     NODE = "node"  # a node was lost, and why is not known
     GPU = "gpu"

@@ -23,7 +23,7 @@ from fleetctl.accounting import mishaps, postgres
 from fleetctl.checkpoint.mounts import fstype_at, parse_mounts
 from fleetctl.errors import DatabaseError, SchemaMismatch, UsageError
 
-REVISIONS = ("0001",)  # of db/versions, oldest first
+REVISIONS = ("0001", "0002")  # of db/versions, oldest first
 HEAD = REVISIONS[-1]
 _WAIT_S = 30.0  # for whoever holds SQLite's write lock: a window of a sync takes some seconds
 _CACHE_KIB = 65_536  # SQLite's own 2 MB make a large upsert half as slow again (measured, 10^5 rows)
@@ -216,7 +216,8 @@ def _require_file(path: Path) -> None:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise DatabaseError(
-            f"there is no accounting database at {path}", remedy="`fleetctl account sync` makes and fills it"
+            f"there is no accounting database at {path}",
+            remedy="`fleetctl account sync` or `fleetctl daemon run` makes and fills it",
         ) from None
     except OSError as error:
         raise DatabaseError(f"{path} cannot be opened: {error.strerror}", remedy=mishaps.SHARED) from None

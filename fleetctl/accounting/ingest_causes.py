@@ -188,7 +188,7 @@ def _words(connection: Connection, run_ids: Sequence[str]) -> _Words:
     of_attempt: dict[_Named, list[tuple[str, str]]] = {}
     cancelled_by: dict[str, str] = {}
     row = actions.c
-    kinds = (EventKind.NODE_LOST.value, EventKind.SAVE_ASKED.value, EventKind.CANCEL.value)
+    kinds = (EventKind.NODE_LOST.value, EventKind.HUNG.value, EventKind.SAVE_ASKED.value, EventKind.CANCEL.value)
     asked = (row.run_id, row.sequence, row.task, row.kind, row.by, row.why)
     rows = bulk.known(connection, actions, row.run_id, run_ids, asked, row.kind.in_(kinds))
     for run_id, _, task, kind, by, why in sorted(map(tuple, rows)):
@@ -204,6 +204,7 @@ def _told(end: Row[Any], at_ms: int, words: _Words) -> Told:
     said = words.of_attempt.get((end.run_id, end.task, by), ())
     lost = (why.partition(": ") for kind, why in said if kind == EventKind.NODE_LOST)
     saves = [why for kind, why in said if kind == EventKind.SAVE_ASKED]
+    hung = [why.partition(": ")[0] for kind, why in said if kind == EventKind.HUNG]
     return Told(
         at_ms,
         end.ending or ("told" if end.terminated else ""),
@@ -212,6 +213,7 @@ def _told(end: Row[Any], at_ms: int, words: _Words) -> Told:
         tuple((node, evidence) for node, _, evidence in lost),
         saves[-1] if saves else "",
         "" if end.goes_on else words.cancelled_by.get(end.run_id, ""),
+        hung[-1] if hung else "",
     )
 
 

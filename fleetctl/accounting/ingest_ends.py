@@ -11,7 +11,7 @@ from fleetctl.accounting.causes import Ranked
 from fleetctl.accounting.framing import text_of
 from fleetctl.accounting.ingest_values import Row, ms_of, task_of
 from fleetctl.accounting.ranks import Told, rank
-from fleetctl.rundir.history import BY_JOB, History, ended_well
+from fleetctl.rundir.history import NOT_PERSONS, History, ended_well
 from fleetctl.rundir.model import Attempt, AttemptNumber, Ending, Event, EventKind
 
 Key = tuple[int | None, AttemptNumber]
@@ -49,6 +49,7 @@ def _told(attempt: Attempt, at_ms: int, events: Iterable[Event], cancelled_by: s
     """What the run's own events say of this end."""
     saves = [str(event.data.get("why")) for event in events if event.kind is EventKind.SAVE_ASKED]
     lost = ((str(e.data["node"]), str(e.data["evidence"])) for e in events if e.kind is EventKind.NODE_LOST)
+    hung = [str(event.data.get("node") or "") for event in events if event.kind is EventKind.HUNG]
     return Told(
         at_ms,
         attempt.ending.value if attempt.ending is not None else "told" if attempt.terminated else "",
@@ -57,13 +58,14 @@ def _told(attempt: Attempt, at_ms: int, events: Iterable[Event], cancelled_by: s
         tuple(lost),
         saves[-1] if saves else "",
         cancelled_by,
+        hung[-1] if hung else "",
     )
 
 
 def _is_by_person(event: Event, attempt: Attempt) -> bool:
     """Whether only a person brought the run back after this attempt, or can: it was held then, or it was over when
     somebody asked for a requeue."""
-    if event.kind is EventKind.REQUEUE and event.data.get("by") != BY_JOB:
+    if event.kind is EventKind.REQUEUE and event.data.get("by") not in NOT_PERSONS:
         return attempt.ended_at is None or attempt.ended_at <= event.time
     return event.kind is EventKind.HELD
 

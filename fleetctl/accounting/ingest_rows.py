@@ -58,6 +58,7 @@ _ACTIONS: Mapping[EventKind, str] = {
     EventKind.DUPLICATE: "",
     EventKind.NOT_STARTED: "why",
     EventKind.NODE_LOST: "evidence",
+    EventKind.HUNG: "phase",
     EventKind.SAVE_ASKED: "why",
     EventKind.FENCED: "",
     EventKind.RETENTION: "keep",
@@ -65,8 +66,11 @@ _ACTIONS: Mapping[EventKind, str] = {
     EventKind.REQUEUE: "why",
     EventKind.REQUEUED: "",
     EventKind.HELD: "why",
+    EventKind.WORD: "why",
 }
-_GOES_ON = frozenset({Ending.SAVED, Ending.NODE_LOST, Ending.FENCED, Ending.TOLD})  # something else follows
+_GOES_ON = frozenset(
+    {Ending.SAVED, Ending.NODE_LOST, Ending.HUNG, Ending.FENCED, Ending.TOLD}
+)  # something else follows
 
 
 class AttemptRead(Struct, frozen=True):
@@ -223,7 +227,7 @@ def _actions(run_id: str, events: Iterable[Event]) -> Iterator[Row]:
         data = event.data
         by = data.get("by") or (f"attempt {data['attempt']}" if data.get("attempt") else "")
         why = str(data.get(_ACTIONS[event.kind]) or "")
-        if event.kind is EventKind.NODE_LOST:
+        if event.kind in (EventKind.NODE_LOST, EventKind.HUNG):
             why = f"{data['node']}: {why}"
         yield (
             run_id,

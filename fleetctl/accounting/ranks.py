@@ -21,7 +21,7 @@ _MOST = 12  # causes of one ending that are kept
 _MOST_WORDS = 300
 
 # What a failed check of health.checks says about where the fault lies
-_PARTS: Mapping[Cause, frozenset[str]] = {
+PARTS: Mapping[Cause, frozenset[str]] = {
     Cause.NETWORK: frozenset({"port_state", "port_rate", "port_width", "port_counters", "port_errors", "nic_log"}),
     Cause.STORAGE: frozenset({"file_systems", "file_space"}),
     Cause.GPU: frozenset(
@@ -57,8 +57,10 @@ _BY_ENDING: Mapping[str, Cause] = {
     "stopped_early": Cause.STOPPED_EARLY,
     "node_lost": Cause.NODE,
     "fenced": Cause.FENCED,
+    "hung": Cause.HANG,
 }
-_SEEN = frozenset({"failed", "node_lost", "saved", "stopped_early"})  # the head saw why, before Slurm did anything
+# Where the head saw why, before Slurm did anything
+_SEEN = frozenset({"failed", "node_lost", "hung", "saved", "stopped_early"})
 _BY_SAVE: Mapping[str, Cause] = {"time limit": Cause.TIME_LIMIT, "preemption": Cause.PREEMPTED}
 _UNTOLD = Ranked(Cause.UNKNOWN, "nothing tells why it ended")
 _NOTHING = {"told": Ranked(Cause.UNKNOWN, "Slurm told the job to end, and has not said why")}
@@ -69,7 +71,8 @@ class Told(Struct, frozen=True):
 
     `ending` is a rundir.model.Ending, or "" where nobody could write it down. `lost` are nodes that the node watch saw
     die, each with its evidence; `saved_for` is why the training was asked to save; `cancelled_by` is who asked for a
-    cancel, "" if nobody did.
+    cancel, "" if nobody did; `hung_on` is the node whose rank the others waited for in a hang, "" where
+    that is not known.
     """
 
     at_ms: int
@@ -79,6 +82,7 @@ class Told(Struct, frozen=True):
     lost: tuple[tuple[str, str], ...] = ()
     saved_for: str = ""
     cancelled_by: str = ""
+    hung_on: str = ""
 
 
 class Said(Struct, frozen=True):
@@ -149,7 +153,7 @@ def _own_words(told: Told) -> list[Ranked]:
         return [*cancel, *lost, *([_ranked(asked, f"asked to save: {told.saved_for}")] if asked else [])]
     if told.ending in _BY_ENDING:
         cause = _BY_ENDING[told.ending]
-        return [*lost, _ranked(cause, told.failure or told.ending.replace("_", " "))]
+        return [*lost, _ranked(cause, told.failure or told.ending.replace("_", " "), told.hung_on)]
     if told.status is None:
         return lost
     cause = exit_class(told.status, None)
@@ -185,7 +189,7 @@ def _care(one: Found) -> int:
 
 def part_of(check: str) -> Cause:
     """Where the fault lies that this check of health.checks found."""
-    return next((cause for cause, checks in _PARTS.items() if check in checks), Cause.HOST)
+    return next((cause for cause, checks in PARTS.items() if check in checks), Cause.HOST)
 
 
 def _known(word: str) -> Cause:

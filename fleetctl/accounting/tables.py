@@ -2,7 +2,8 @@
 
 Times are whole seconds since the epoch (`_s`) or milliseconds (`_ms`). Ids of our own are given out by the one sync
 that runs at a time. What a sync knows about itself (sync_state, quarantine, `digest`, `alive_s`, `steps_s`, `purged_s`)
-is no fact about jobs, and no export shows it.
+is no fact about jobs, and no export shows it. Nor is what the recovery daemon remembers (daemon_*), which no sync reads
+or writes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Table,
-    Text,
     and_,
     func,
     literal_column,
 )
 from sqlalchemy import PrimaryKeyConstraint as PrimaryKey
 from sqlalchemy import UniqueConstraint as Unique
+
+from fleetctl.accounting.columns import number, numbers, row_id, text, texts
+from fleetctl.accounting.daemon_tables import daemon_tables
 
 metadata = MetaData(
     naming_convention={
@@ -34,46 +37,26 @@ metadata = MetaData(
 )
 
 
-def _id() -> Column[int]:
-    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False)
-
-
-def _number(name: str, *, null: bool = True) -> Column[int]:
-    return Column(name, BigInteger, nullable=null)
-
-
-def _text(name: str, *, null: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=null)
-
-
-def _numbers(*names: str, null: bool = True) -> list[Column[int]]:
-    return [_number(name, null=null) for name in names]
-
-
-def _texts(*names: str) -> list[Column[str]]:
-    return [_text(name) for name in names]
-
-
 def _of(table: str) -> Column[int]:
     return Column(f"{table[:-1]}_id", BigInteger, ForeignKey(f"{table}.id"), nullable=False)
 
 
-clusters = Table("clusters", metadata, _id(), _text("name"), Unique("name"))
+clusters = Table("clusters", metadata, row_id(), text("name"), Unique("name"))
 
-nodes = Table("nodes", metadata, _id(), _of("clusters"), _text("name"), Unique("cluster_id", "name"))
+nodes = Table("nodes", metadata, row_id(), _of("clusters"), text("name"), Unique("cluster_id", "name"))
 
 # Slurm's records
 
 job_records = Table(
     "job_records",
     metadata,
-    _id(),
+    row_id(),
     _of("clusters"),
-    _text("record"),
-    *_numbers("raw_id", "job_id", null=False),
-    *_numbers("array_index", "het_offset"),
-    *_texts("pending_tasks", "name", "user", "account", "partition", "qos", "state"),
-    *_numbers(
+    text("record"),
+    *numbers("raw_id", "job_id", null=False),
+    *numbers("array_index", "het_offset"),
+    *texts("pending_tasks", "name", "user", "account", "partition", "qos", "state"),
+    *numbers(
         "state_by",
         "exit_status",
         "exit_signal",
@@ -84,16 +67,16 @@ job_records = Table(
         "started_s",
         "ended_s",
     ),
-    *_numbers("suspended_s", "limit_s", "nodes", "cpus", "memory_mib", "gpus"),
-    _text("gpu_models"),
-    _number("billing"),
-    *_texts("node_list", "failed_node"),
-    _number("restarts"),
-    *_texts("reason", "comment", "admin_comment", "cause"),
-    _number("digest", null=False),  # of the row as sacct printed it: an unchanged one is not read again
-    _number("alive_s"),  # open records: when the controller last confirmed it; usage is counted up to then
-    _number("steps_s"),  # when its steps were asked for; 0: they have nothing to tell; null: not asked yet
-    _number("purged_s"),  # when Slurm was first seen to have forgotten it
+    *numbers("suspended_s", "limit_s", "nodes", "cpus", "memory_mib", "gpus"),
+    text("gpu_models"),
+    number("billing"),
+    *texts("node_list", "failed_node"),
+    number("restarts"),
+    *texts("reason", "comment", "admin_comment", "cause"),
+    number("digest", null=False),  # of the row as sacct printed it: an unchanged one is not read again
+    number("alive_s"),  # open records: when the controller last confirmed it; usage is counted up to then
+    number("steps_s"),  # when its steps were asked for; 0: they have nothing to tell; null: not asked yet
+    number("purged_s"),  # when Slurm was first seen to have forgotten it
     Unique("cluster_id", "record"),
 )
 # A month's usage reads this index alone. Accounts first: for each one the rows of the window are added up as they lie,
@@ -139,10 +122,10 @@ steps = Table(
     "steps",
     metadata,
     Column("record_id", BigInteger, nullable=False),
-    *_texts("step", "name", "state"),
-    *_numbers("exit_status", "exit_signal", "started_s", "ended_s"),
-    _text("node_list"),
-    _number("tasks"),
+    *texts("step", "name", "state"),
+    *numbers("exit_status", "exit_signal", "started_s", "ended_s"),
+    text("node_list"),
+    number("tasks"),
     PrimaryKey("record_id", "step"),
     sqlite_with_rowid=False,
 )
@@ -152,26 +135,26 @@ steps = Table(
 runs = Table(
     "runs",
     metadata,
-    *_texts("run_id", "cluster", "name", "user", "kind"),
-    _number("nodes", null=False),  # that the training uses, without spares
-    _number("tasks", null=False),
-    _text("spec_digest"),
-    _number("created_ms", null=False),
-    _number("cancelled_ms"),
-    _number("finished"),  # 1: every task ended well; 0: it is over and did not; null: not known yet
-    _number("held", null=False),  # 1: it waits for a person
-    _text("checkpoints", null=True),  # `checkpoint.format` of its spec; "": it has none; null: not known
-    _number("digest", null=False),  # of all that was read: an unchanged folder is not written again
+    *texts("run_id", "cluster", "name", "user", "kind"),
+    number("nodes", null=False),  # that the training uses, without spares
+    number("tasks", null=False),
+    text("spec_digest"),
+    number("created_ms", null=False),
+    number("cancelled_ms"),
+    number("finished"),  # 1: every task ended well; 0: it is over and did not; null: not known yet
+    number("held", null=False),  # 1: it waits for a person
+    text("checkpoints", null=True),  # `checkpoint.format` of its spec; "": it has none; null: not known
+    number("digest", null=False),  # of all that was read: an unchanged folder is not written again
     PrimaryKey("run_id"),
 )
 
 run_jobs = Table(
     "run_jobs",
     metadata,
-    *_texts("run_id", "cluster"),
-    _number("job_id", null=False),  # base id
-    _text("user"),
-    _number("since_s", null=False),  # job ids are given out again: only records submitted since are the run's
+    *texts("run_id", "cluster"),
+    number("job_id", null=False),  # base id
+    text("user"),
+    number("since_s", null=False),  # job ids are given out again: only records submitted since are the run's
     PrimaryKey("run_id", "cluster", "job_id"),
 )
 Index("ix_run_jobs_job", run_jobs.c.cluster, run_jobs.c.job_id)
@@ -179,58 +162,58 @@ Index("ix_run_jobs_job", run_jobs.c.cluster, run_jobs.c.job_id)
 attempts = Table(
     "attempts",
     metadata,
-    _text("run_id"),
-    *_numbers("task", "major", "minor", null=False),
-    *_texts("job_id", "host"),
-    _text("nodes"),  # that the training uses, as written
-    _number("node_count"),
-    _number("started_ms", null=False),
-    *_numbers("ended_ms", "exit_status"),
-    _text("ending"),  # "" while it goes on, or where nobody could write it down
-    _text("failure"),
-    _number("terminated", null=False),
-    *_numbers("resume_step", "first_step"),
-    _number("first_step_ms"),  # when the first training step of this attempt had been done
-    *_numbers("last_step", "last_step_ms"),
-    _number("done", null=False),
+    text("run_id"),
+    *numbers("task", "major", "minor", null=False),
+    *texts("job_id", "host"),
+    text("nodes"),  # that the training uses, as written
+    number("node_count"),
+    number("started_ms", null=False),
+    *numbers("ended_ms", "exit_status"),
+    text("ending"),  # "" while it goes on, or where nobody could write it down
+    text("failure"),
+    number("terminated", null=False),
+    *numbers("resume_step", "first_step"),
+    number("first_step_ms"),  # when the first training step of this attempt had been done
+    *numbers("last_step", "last_step_ms"),
+    number("done", null=False),
     PrimaryKey("run_id", "task", "major", "minor"),
 )
 
 checkpoints = Table(
     "checkpoints",
     metadata,
-    _text("run_id"),
-    *_numbers("task", "major", "minor", null=False),
-    _number("sequence", null=False),  # line of saves.jsonl
-    _number("training_step", null=False),
-    _text("name"),
-    _number("committed", null=False),
-    _number("saved_ms"),
-    _number("blocked_ms"),  # what the training waited
-    *_numbers("total_ms", "bytes"),
+    text("run_id"),
+    *numbers("task", "major", "minor", null=False),
+    number("sequence", null=False),  # line of saves.jsonl
+    number("training_step", null=False),
+    text("name"),
+    number("committed", null=False),
+    number("saved_ms"),
+    number("blocked_ms"),  # what the training waited
+    *numbers("total_ms", "bytes"),
     PrimaryKey("run_id", "task", "major", "minor", "sequence"),
 )
 
 interruptions = Table(
     "interruptions",
     metadata,
-    _text("run_id"),
-    _number("task", null=False),
-    _number("major", null=False),  # the attempt that it ended
-    *_numbers("minor", "at_ms", null=False),
-    _text("ending"),
-    _text("causes"),  # JSON: ranked, the likeliest first: [{"cause", "evidence", "node"}]
-    _number("by_person", null=False),  # 1: only a person brought the run back, or can
+    text("run_id"),
+    number("task", null=False),
+    number("major", null=False),  # the attempt that it ended
+    *numbers("minor", "at_ms", null=False),
+    text("ending"),
+    text("causes"),  # JSON: ranked, the likeliest first: [{"cause", "evidence", "node"}]
+    number("by_person", null=False),  # 1: only a person brought the run back, or can
     PrimaryKey("run_id", "task", "major", "minor"),
 )
 
 actions = Table(
     "actions",
     metadata,
-    _text("run_id"),
-    *_numbers("sequence", "at_ms", "task", null=False),
-    _text("kind"),  # rundir.model.EventKind
-    *_texts("by", "why"),
+    text("run_id"),
+    *numbers("sequence", "at_ms", "task", null=False),
+    text("kind"),  # rundir.model.EventKind
+    *texts("by", "why"),
     PrimaryKey("run_id", "sequence"),
 )
 
@@ -240,10 +223,10 @@ node_events = Table(
     "node_events",
     metadata,
     _of("clusters"),
-    _text("node"),
-    _number("started_s", null=False),
-    _number("ended_s"),
-    *_texts("state", "reason", "user"),
+    text("node"),
+    number("started_s", null=False),
+    number("ended_s"),
+    *texts("state", "reason", "user"),
     PrimaryKey("cluster_id", "node", "started_s", "state"),
 )
 
@@ -251,10 +234,10 @@ node_verdicts = Table(
     "node_verdicts",
     metadata,
     _of("clusters"),
-    _text("node"),
-    _number("at_ms", null=False),
-    *_texts("phase", "decision", "reason", "job_id", "boot_id"),
-    _number("passed", null=False),
+    text("node"),
+    number("at_ms", null=False),
+    *texts("phase", "decision", "reason", "job_id", "boot_id"),
+    number("passed", null=False),
     PrimaryKey("cluster_id", "node", "at_ms", "phase", "job_id"),
 )
 
@@ -262,12 +245,12 @@ node_findings = Table(
     "node_findings",
     metadata,
     _of("clusters"),
-    _text("node"),
-    _number("at_ms", null=False),
-    *_texts("phase", "job_id"),
-    _number("sequence", null=False),
-    *_texts("check_id", "outcome", "care", "subject", "part", "words"),
-    _number("code"),
+    text("node"),
+    number("at_ms", null=False),
+    *texts("phase", "job_id"),
+    number("sequence", null=False),
+    *texts("check_id", "outcome", "care", "subject", "part", "words"),
+    number("code"),
     PrimaryKey("cluster_id", "node", "at_ms", "phase", "job_id", "sequence"),
 )
 
@@ -275,14 +258,14 @@ gpu_use = Table(
     "gpu_use",
     metadata,
     _of("clusters"),
-    _text("node"),
-    _number("at_ms", null=False),  # of the epilog
-    _text("job_id"),
-    _text("gpu"),  # PCI address
-    _text("uuid"),
-    _number("used_ms"),  # since the prolog
-    _number("energy_mj"),  # millijoules
-    _number("memory_bytes"),
+    text("node"),
+    number("at_ms", null=False),  # of the epilog
+    text("job_id"),
+    text("gpu"),  # PCI address
+    text("uuid"),
+    number("used_ms"),  # since the prolog
+    number("energy_mj"),  # millijoules
+    number("memory_bytes"),
     PrimaryKey("cluster_id", "node", "at_ms", "job_id", "gpu"),
 )
 
@@ -291,13 +274,13 @@ gpu_use = Table(
 prices = Table(
     "prices",
     metadata,
-    _id(),
-    _text("cluster"),  # "" in these three: any
-    *_texts("partition", "gpu_model"),
-    _number("since_s", null=False),
-    _text("currency"),
-    _text("per_gpu_hour"),  # a decimal number, exact
-    _text("note"),
+    row_id(),
+    text("cluster"),  # "" in these three: any
+    *texts("partition", "gpu_model"),
+    number("since_s", null=False),
+    text("currency"),
+    text("per_gpu_hour"),  # a decimal number, exact
+    text("note"),
     Unique("cluster", "partition", "gpu_model", "since_s"),
 )
 
@@ -305,25 +288,27 @@ sync_state = Table(
     "sync_state",
     metadata,
     Column("cluster_id", BigInteger, ForeignKey("clusters.id"), primary_key=True, autoincrement=False),
-    _number("from_s"),  # everything that Slurm had between these two was read
-    _number("to_s"),
-    _number("synced_s"),  # when the last sync that worked began: the age of the data
-    *_numbers("nightly_s", "weekly_s"),
-    _number("waiting"),  # records that slurmctld had not handed to slurmdbd yet; null: not known
-    _number("sees_all"),  # of that stretch, 1: the records of all users; 0: of some only the caller's; null: not known
-    _number("events_s"),  # node events were read up to here
+    number("from_s"),  # everything that Slurm had between these two was read
+    number("to_s"),
+    number("synced_s"),  # when the last sync that worked began: the age of the data
+    *numbers("nightly_s", "weekly_s"),
+    number("waiting"),  # records that slurmctld had not handed to slurmdbd yet; null: not known
+    number("sees_all"),  # of that stretch, 1: the records of all users; 0: of some only the caller's; null: not known
+    number("events_s"),  # node events were read up to here
 )
 
 quarantine = Table(
     "quarantine",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    _text("cluster"),
-    _text("source"),  # sacct, steps, run, node
-    _text("key", null=True),  # the record that it is a row of, as in job_records; null: not known
-    _number("at_s", null=False),
-    _text("why"),
-    _text("digest"),  # of `raw`: the same row is kept once
+    text("cluster"),
+    text("source"),  # sacct, steps, run, node
+    text("key", null=True),  # the record that it is a row of, as in job_records; null: not known
+    number("at_s", null=False),
+    text("why"),
+    text("digest"),  # of `raw`: the same row is kept once
     Column("raw", LargeBinary, nullable=False),
     Unique("cluster", "source", "digest"),
 )
+
+daemon_actions, daemon_interruptions, daemon_state, daemon_lease = daemon_tables(metadata)

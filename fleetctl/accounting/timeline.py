@@ -15,7 +15,7 @@ from fleetctl.rundir.model import AttemptNumber
 
 # A collective's own time-out (PyTorch's for NCCL): a silence so long is no slow step and no slow end
 _SILENCE_MS = 600_000
-_FAILED = frozenset({"failed", "node_lost"})  # rundir.model.Ending
+_FAILED = frozenset({"failed", "node_lost", "hung"})  # rundir.model.Ending
 _OWN_END = frozenset({"finished", "stopped_early", "saved"})  # it may save and export for as long as it likes
 # States of a record that was ended from outside, or well
 _TOLD = frozenset({"CANCELLED", "PREEMPTED", "REQUEUED", "TIMEOUT", "DEADLINE", "COMPLETED", "REVOKED", "RESIZING"})

@@ -30,6 +30,8 @@ _COMMANDS = {
     "ckpt": ("fleetctl.cli.ckpt", "Which checkpoints there are, and which one a restart takes."),
     "cluster": ("fleetctl.cli.cluster", "What this cluster's Slurm wants and can."),
     "node": ("fleetctl.cli.node", "Check nodes, install the checks on them, read what they found."),
+    "daemon": ("fleetctl.cli.daemon", "Watch runs, bring them back after failures, explain every decision."),
+    "bundle": ("fleetctl.cli.bundle", "Pack what is known of a run for a person who looks into it."),
     "account": ("fleetctl.cli.account", "What was used, by whom, at what price, and what took the rest."),
     "db": ("fleetctl.cli.db", "The schema of the accounting database."),
     "doctor": ("fleetctl.cli.doctor", "What in this cluster's configuration will hurt long runs."),

@@ -178,3 +178,13 @@ def exit_code_of(seen: RunView) -> int:
         return 0
     unknown = (RunState.LOST, RunState.UNKNOWN, RunState.SUBMISSION_UNKNOWN)
     return 3 if seen.state in unknown else 1
+
+
+def word_lines(app: App, run: RunDir, history: History) -> list[str]:
+    """What the recovery daemon has said to the run's next start, which has not read it yet; of no sweep's elements."""
+    from fleetctl.launch.words import said_to
+    from fleetctl.rundir.timeline import word_text
+    from fleetctl.rundir.words import word_out
+
+    said = said_to(run.path, history, None, app.environ)
+    return [*(word_text(word_out(word)) for word in said.words), *([said.unread] if said.unread else [])]

@@ -186,3 +186,8 @@ _node_verb("freeze", "is frozen", "Everything on the node stands still: slurmd, 
 _node_verb("wake", "goes on", "Undo freeze, and cut.")
 _node_verb("cut", "is cut off", "Slurm reaches the node no more, while its ranks run on and can write.")
 _node_verb("heal", "is reachable again", "Undo cut.")
+_node_verb(
+    "dead",
+    "is dead: nothing of it runs",
+    "Prove that a node is dead: exit 0 only if nothing of it runs. For `fleetctl daemon run --fence`.",
+)

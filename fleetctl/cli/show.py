@@ -10,7 +10,7 @@ import click
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, print_fields, print_json
 from fleetctl.cli.runs import as_json as run_as_json
-from fleetctl.cli.runs import look, run_argument, step_text, store_of
+from fleetctl.cli.runs import look, run_argument, step_text, store_of, word_lines
 
 if TYPE_CHECKING:
     from fleetctl.rundir.history import History
@@ -72,6 +72,7 @@ def _fields(seen: RunView, history: History, run: RunDir) -> list[tuple[str, str
         ("spec", history.record.spec_source),
         ("workdir", history.record.workdir),
         ("run dir", str(run.path)),
+        *(("word", text) for text in word_lines(app(), run, history)),
     ]
     shown = [(name, value) for name, value in fields if value]
     moments = timeline(run.events())

@@ -8,7 +8,7 @@ import click
 
 from fleetctl.cli.context import app
 from fleetctl.cli.output import json_option, print_fields, print_json
-from fleetctl.cli.runs import ask, run_argument, see, slurm_of, store_of
+from fleetctl.cli.runs import ask, run_argument, see, slurm_of, store_of, word_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,7 @@ def command(run: str, as_json: bool) -> None:
     rows = [
         ("run", f"{seen.run_id}  {seen.state.value}"),
         *((key.replace("_", " "), str(v)) for key, v in answer.items() if v),
+        *(("word", text) for text in word_lines(here, found, history)),
     ]
     print_fields(rows)
 

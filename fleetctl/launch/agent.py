@@ -3,10 +3,11 @@
     python3 -I - '{"node": ...}' < agent.py
 
 Standard library only, Python 3.8: the program comes through srun's stdin, nothing is read from a shared file system.
-The head imports it too, so the line protocol, its proofs and its probes are written once.
+The head imports it too, so the line protocol, its proofs and its probes are written once. Of the node's ranks it knows
+through hearts.py, which is looked for once, at the start.
 
 Both sides prove that they know FLEETCTL_WATCH_KEY. Head: challenge(nonce); agent: hello(node, nonce, mac); head:
-welcome(mac, peers). Then the head says beat, probe and bye; the agent says beat, term and probed.
+welcome(mac, peers). Then the head says beat, probe, hearts, gather and bye; the agent says beat, term and probed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ import subprocess
 import sys
 import time
 from typing import Any, Callable, Optional, Tuple
+
+try:
+    from fleetctl.launch import hearts
+except ImportError:  # fleetctl is not on this node: nobody sees its ranks, and the rest works
+    hearts = None  # type: ignore[assignment]
 
 MAX_LINE = 4096  # bytes; our longest line, a welcome with its peers, has a few hundred
 MAX_PROBES = 128  # at once: descriptors are few (often 1024)
@@ -83,9 +89,9 @@ class Wire:
         except BlockingIOError:
             return
 
-    def beat(self) -> None:
+    def beat(self, **more: Any) -> None:
         """Say that we live; or, to a peer that does not read, try again what still waits."""
-        self.send(**({} if self._out else {"t": "beat"}))
+        self.send(**({} if self._out else {"t": "beat", **more}))
 
     def receive(self) -> list[dict[str, Any]]:
         """The lines that came, maybe none. Reads a bounded piece: others want to be heard too."""
@@ -183,6 +189,7 @@ class Agent:
         self._next_environ.update(json.loads(environ.get("FLEETCTL_BATCH_ENV") or "{}"))
         self._selector = selectors.DefaultSelector()
         self._prober = Prober(self._selector)
+        self._hearts = hearts.Hearts(self._attempts_dir) if hearts else None
         self._wire: Wire | None = None
         self._nonce, self._challenge, self._welcomed = "", "", False
         self._peers: list[Target | None] = []  # others that answer while our own network is well
@@ -222,8 +229,9 @@ class Agent:
             self._say(t="term")
         if now_s >= self._beat_at_s:
             self._beat_at_s = now_s + self._beat_s
-            if self._welcomed and self._wire is not None:
-                self._guarded(self._wire.beat)
+            told, wire = self._hearts.told(now_s) if self._hearts else {}, self._wire
+            if self._welcomed and wire is not None:
+                self._guarded(lambda: wire.beat(**told))
         if self._lost() and now_s >= self._look_at_s and self._status is None:
             self._look_at_s = now_s + _LOOK_S
             self._look(now_s)
@@ -291,6 +299,8 @@ class Agent:
 
     def _on_message(self, message: dict[str, Any]) -> None:
         self._start_anew()
+        if self._hearts:
+            self._hearts.heed(message)
         if message.get("t") == "bye":
             self._status = 0
         elif message.get("t") == "probe":

@@ -17,11 +17,14 @@ from fleetctl.launch.interval import said
 from fleetctl.launch.judge import Notice, NoticeKind
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.limits import LEAVE_S
+from fleetctl.launch.liveness import Learned
 from fleetctl.launch.model import step_nodes
+from fleetctl.launch.pulse import Pulses
 from fleetctl.launch.resume import Resume, collect, newest_step
 from fleetctl.launch.retain import Retainer
 from fleetctl.launch.saving import Saver, read_horizon
 from fleetctl.launch.steps import Steps, start_steps
+from fleetctl.launch.vigil import Hang, Vigil
 from fleetctl.launch.watching import NodeWatch
 from fleetctl.launch.witness import Witness
 from fleetctl.reliability.estimate import Plan
@@ -53,10 +56,16 @@ class Start(Struct, frozen=True):
 class Running:
     """An attempt whose steps run."""
 
-    def __init__(self, lead: Lead, start: Start, watch: NodeWatch) -> None:
+    def __init__(
+        self, lead: Lead, start: Start, watch: NodeWatch, pulses: Pulses, learned: Learned | None = None
+    ) -> None:
+        """`learned` is what the attempt before this one leaves."""
         self._lead = lead
         self._start = start
         self._watch = watch
+        self._pulses = pulses
+        self._hang: Hang | None = None
+        self.learned = learned
         self._clock = lead.world.clock
         self._stopped: Ending | None = None
         self._steps = Steps({}, self._clock)
@@ -65,6 +74,11 @@ class Running:
         self._saver = Saver(lead, start.number)
         self._retainer = Retainer(lead, start.number)
         self._witness = Witness(lead, start.number, resumed=start.resume.path is not None)
+
+    @property
+    def suspect(self) -> str:
+        """The node whose rank the others waited for, if this attempt hung; else ""."""
+        return self._hang.node if self._hang is not None else ""
 
     def begin(self) -> None:
         """Write the start down, then start the steps.
@@ -125,17 +139,26 @@ class Running:
         self._saver.learn(read_horizon(lead))
         stale = (lead.order.checkpoint, number, lead.run.run_id, lead.job.task)
         Thread(target=collect, args=stale, daemon=True).start()  # terabytes, maybe: nobody waits for it
+        self._pulses.begin(number, self._start.resume.training_step)
+        vigil = Vigil(lead, number, self._watch, self._pulses, self._start.nodes, self.learned)
         while (codes := self._steps.poll()) is None:
             self._heed_nodes()
             self._heed_time()
             self._heed_fence()
+            self._heed_ranks(vigil)
             self._retainer.tend()
             self._witness.tend()
+        vigil.close()
+        self.learned = vigil.learned()
         self._retainer.stop()  # before the next attempt chooses
         progress = lead.run.progress(attempt_name(number), lead.job.task)
         saved = self._stopped is not Ending.SAVED or self._saver.is_saved()
         log = read_end(lead.run.attempt_dir(attempt_name(number), lead.job.task) / "output.log", _LOG_BYTES)
-        ended = classify(codes, self._stopped, progress, told=lead.world.told_to_end(), saved=saved, log=log)
+        told, hung_in = lead.world.told_to_end(), self._hang.phase.value if self._hang is not None else ""
+        again = lead.job.restart_count > 0
+        ended = classify(
+            codes, self._stopped, progress, told=told, saved=saved, log=log, hung_in=hung_in, came_back=again
+        )
         lead.note(
             EventKind.ATTEMPT_ENDED,
             number,
@@ -158,8 +181,32 @@ class Running:
                 self._saver.learn(read_horizon(self._lead))
             if notice.kind is NoticeKind.DEAD:
                 note_lost(self._lead, self._start.number, notice)
+                self._pulses.lose(notice.node)
                 if notice.node in self._start.nodes:
                     self._stop(Ending.NODE_LOST)
+
+    def _heed_ranks(self, vigil: Vigil) -> None:
+        """Where nothing may be started again, a hang is told and not ended: somebody may want to look at it."""
+        found = vigil.tend() if self._stopped is None else None
+        if found is None or self._hang is not None or self._lead.order.max_failures is None:
+            return
+        self._hang = found
+        self._lead.note(
+            EventKind.HUNG,
+            self._start.number,
+            node=found.node,
+            rank=found.rank,
+            phase=found.phase.value,
+            silent_s=found.silent_s,
+            limit_s=found.limit_s,
+            evidence=list(found.evidence),
+        )
+        whom = f", the others wait for rank {found.rank} on {found.node or 'one of several nodes'}"
+        self._lead.world.say(
+            f"fleetctl: attempt {attempt_name(self._start.number)} hangs in {found.phase.value}: silent for"
+            f" {found.silent_s:.0f} s{whom if found.rank is not None else ''}"
+        )
+        self._stop(Ending.HUNG)
 
     def _heed_time(self) -> None:
         """Slurm's notice says only that the end is near: when, is for Slurm to say again."""

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from fleetctl.rundir.model import Attempt, Ending
+from fleetctl.rundir.model import WITHOUT_GPUS, Attempt, Ending
 
 QUICK = timedelta(minutes=10)  # 73 % of failing tasks fail within their first ten minutes (Aegis, NSDI 2025)
 _QUICK_FAILURES = 2
@@ -111,14 +111,27 @@ def requeue_when_safe(why: str, nodes: Nodes, policy: Policy) -> Action:
     return Requeue(why)
 
 
+def without_gpus(attempts: Sequence[Attempt], nodes: Nodes, policy: Policy) -> Action:
+    """What follows where Slurm started the job without its GPUs: nothing inside has any, and another start may. Twice
+    in a row it will not get better by itself. `attempts` are all ended ones, oldest first, this one included."""
+    in_a_row = list(takewhile(lambda attempt: attempt.failure == WITHOUT_GPUS, reversed(attempts)))
+    if len(in_a_row) <= 1:
+        return requeue_when_safe(WITHOUT_GPUS, nodes, policy)
+    where = next((f" on {attempt.nodes}" for attempt in in_a_row if attempt.nodes), "")
+    return Hold(
+        f"{WITHOUT_GPUS}, twice in a row; tell your administrators that slurmctld must be restarted: it lost count of"
+        f" the GPUs{where}"
+    )
+
+
 def brake(failures: Sequence[Attempt], max_failures: int) -> str | None:
     """Why the newest failure may not be tried again; None if it may. `failures` are all ended attempts, oldest first.
 
     Same failures count as long as no newer checkpoint stood at the later one: progress clears the count, and restarts
-    that were nobody's failure (a lost node, a preemption) neither count nor clear.
+    that were nobody's failure (a lost node, a preemption, a start without GPUs) neither count nor clear.
     """
     since: list[Attempt] = []  # the last progress, newest first
-    for attempt in reversed([one for one in failures if one.failure]):
+    for attempt in reversed([one for one in failures if one.failure not in (None, "", WITHOUT_GPUS)]):
         if since and _progress(attempt, since[-1]):
             break
         since.append(attempt)

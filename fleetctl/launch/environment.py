@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fleetctl.launch.hearts import folder_of
 from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.resume import Resume, directory_of
 from fleetctl.rundir.store import RunDir
@@ -27,6 +28,11 @@ _TRIES = 50
 NCCL_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_DEBUG": "WARN"}
 
 
+def beats_folder(run_id: str, attempt: str, job: JobIdentity) -> str:
+    """Where the ranks of an attempt beat, on each node."""
+    return folder_of(run_id, attempt, job.raw_id or job.job_id)
+
+
 def run_environment(base: Mapping[str, str], run: RunDir, attempt: str, job: JobIdentity) -> dict[str, str]:
     """`base` and what fleetctl tells every step about its run."""
     before = base.get("PYTHONPATH")
@@ -39,6 +45,7 @@ def run_environment(base: Mapping[str, str], run: RunDir, attempt: str, job: Job
         "FLEETCTL_ATTEMPT": attempt,
         "FLEETCTL_ATTEMPT_DIR": str(folder),
         "FLEETCTL_PROGRESS_FILE": str(folder / "progress.json"),
+        "FLEETCTL_BEATS": beats_folder(run.run_id, attempt, job),
         "FLEETCTL_SAVE_FLAG": str(folder / "save-now"),
         "PYTHONPATH": f"{run.path / 'python'}{os.pathsep + before if before else ''}",
     }

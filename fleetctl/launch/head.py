@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -25,15 +26,19 @@ from fleetctl.launch.decide import (
     brake,
     go_on,
     requeue_when_safe,
+    without_gpus,
 )
 from fleetctl.launch.interval import pace
 from fleetctl.launch.judge import NoticeKind, Verdict
 from fleetctl.launch.lead import Lead
 from fleetctl.launch.leave import give_back, hold, requeue
+from fleetctl.launch.liveness import Learned
+from fleetctl.launch.pulse import Pulses, Seen
 from fleetctl.launch.resume import Resume, choose
 from fleetctl.launch.watching import NodeWatch
 from fleetctl.rundir.history import History
-from fleetctl.rundir.model import AttemptNumber, Ending, EventKind, attempt_name
+from fleetctl.rundir.model import WITHOUT_GPUS, AttemptNumber, Ending, EventKind, attempt_name
+from fleetctl.rundir.pulse import WAITS
 from fleetctl.slurm.hosts import expand
 from fleetctl.slurm.model import BaseState, JobState, StateFlag
 
@@ -70,6 +75,9 @@ class Head:
         self._nodes = nodes
         self._lost = lost
         self._is_batch_script = is_batch_script
+        self._pulses = Pulses(lead)
+        self._suspects = frozenset({""})  # nodes that an attempt was found hung for: taken last
+        self._learned: Learned | None = None
         self._clock = lead.world.clock
         self._down: frozenset[str] = frozenset()
         self._number: AttemptNumber = (0, 0)  # the attempt that we lead
@@ -80,28 +88,38 @@ class Head:
 
         :raises FleetctlError: the run directory cannot be written.
         """
-        self._number = number
-        return self._lead_on(number, self._start(number, self._nodes[: self._lead.order.nodes], why))
+        with self._told(number):
+            return self._lead_on(number, self._start(number, self._nodes[: self._lead.order.nodes], why))
 
     def take_over(self, number: AttemptNumber, why: str) -> int:
         """The same for a head that comes after a dead one: first it must see which nodes live.
 
         :raises FleetctlError: the run directory cannot be written.
         """
-        self._number = number
-        action = go_on(why, self._see(), self._policy())
-        if not isinstance(action, Restart):
-            return self._lead_on(number, action)
-        cleared = clear_steps(self._lead, self._watch, self._lost)
-        return self._lead_on(number, self._start(number, action.nodes, why) if cleared else Leave())
+        with self._told(number):
+            action = go_on(why, self._see(), self._policy())
+            if not isinstance(action, Restart):
+                return self._lead_on(number, action)
+            cleared = clear_steps(self._lead, self._watch, self._lost)
+            return self._lead_on(number, self._start(number, action.nodes, why) if cleared else Leave())
 
     def give_up(self, number: AttemptNumber, why: str) -> int:
         """For a head that cannot lead: Slurm starts the job again as soon as that does no harm.
 
         :raises FleetctlError: the run directory cannot be written.
         """
+        with self._told(number):
+            return self._lead_on(number, requeue_when_safe(why, self._see(), self._policy()))
+
+    @contextmanager
+    def _told(self, number: AttemptNumber) -> Iterator[None]:
+        """Leads attempt `number`, and says all the while how the run is."""
         self._number = number
-        return self._lead_on(number, requeue_when_safe(why, self._see(), self._policy()))
+        self._pulses.begin(number)
+        try:
+            yield
+        finally:
+            self._pulses.close()
 
     def _lead_on(self, number: AttemptNumber, action: Start | Action) -> int:
         status, self._number = 0, number
@@ -111,10 +129,13 @@ class Head:
             elif isinstance(action, Restart):
                 number, action = self._restart(number, action)
                 self._number = number
+                self._pulses.begin(number)
             else:
-                running = Running(self._lead, action, self._watch)
+                running = Running(self._lead, action, self._watch, self._pulses, self._learned)
                 self._patiently(running.begin) if number[1] else running.begin()  # a first start may just fail
                 ended = running.wait()
+                self._suspects |= {running.suspect}
+                self._learned = running.learned
                 status, action = ended.status, self._next(number, ended)
         if isinstance(action, StandBy) or self._is_fenced(number):
             return self._stand_by(status)
@@ -169,6 +190,8 @@ class Head:
             return Leave()
         mine = [attempt for attempt in history.attempts if attempt.task == lead.job.task]
         mine = mine[history.asked.get(lead.job.task, 0) :]  # a person who asks again has mended something
+        if ended.failure == WITHOUT_GPUS:
+            return without_gpus(mine, self._see(), self._policy())
         why_not = brake(mine, lead.order.max_failures) if ended.failure else None
         return after_attempt(ended.ending, self._see(), why_not, self._policy())
 
@@ -224,6 +247,7 @@ class Head:
         for notice in self._watch.poll(_TICK_S):
             if notice.kind is NoticeKind.DEAD:
                 note_lost(self._lead, self._number, notice)
+                self._pulses.lose(notice.node)
 
     def _see(self) -> Nodes:
         """The nodes once no doubt is under way: a suspicion is settled within seconds. Those whose agent has spoken
@@ -236,7 +260,8 @@ class Head:
         usable = [n for n, v in verdicts.items() if v not in (Verdict.LIVE, Verdict.DEAD) and self._watch.is_usable(n)]
         dead = [node for node, verdict in verdicts.items() if verdict is Verdict.DEAD]
         paused = [node for node in self._nodes if node not in (*live, *usable, *dead)]
-        return Nodes((*live, *usable), tuple(paused), tuple(dead), self._down)
+        alive = sorted((*live, *usable), key=lambda node: node in self._suspects)
+        return Nodes(tuple(alive), tuple(paused), tuple(dead), self._down)
 
     def _verdicts(self) -> dict[str, Verdict]:
         known = {self._lead.job.host: Verdict.LIVE} | dict.fromkeys(self._lost, Verdict.DEAD)
@@ -245,6 +270,7 @@ class Head:
     def _wait(self, number: AttemptNumber, waiting: Wait) -> Action:
         """Until enough nodes live, or Slurm has found the dead ones down; Slurm may requeue the job meanwhile."""
         self._lead.world.say(f"fleetctl: waiting: {waiting.why}")
+        self._pulses.tell(Seen(phase=WAITS))
         decide = requeue_when_safe if waiting.then_requeue else go_on
         policy, give_up_at_s = self._policy(), self._clock.monotonic_s() + _GIVE_UP_S
         while not self._lead.world.told_to_end():
@@ -298,6 +324,7 @@ class Head:
         lead.world.say("fleetctl: a newer attempt leads this run; this process stands by until Slurm ends it")
         lead.note(EventKind.FENCED, self._patiently(lead.attempts.newest), host=lead.job.host)
         self._watch.close()
+        self._pulses.hush()
         while self._is_batch_script and not lead.world.told_to_end():
             self._clock.sleep(_TICK_S)
         return status

@@ -13,7 +13,7 @@ from fleetctl.checkpoint.select import standing
 from fleetctl.checkpoint.storage import Storage
 from fleetctl.checkpoint.survey import survey_names
 from fleetctl.rundir.attempts import Aside, Attempts, Claimed
-from fleetctl.rundir.history import History
+from fleetctl.rundir.history import Heeded, History
 from fleetctl.rundir.model import AttemptNumber, Ending, attempt_number
 
 _OWN = "own"
@@ -58,10 +58,12 @@ def known(
         fence = Fence(run_id, stands, before.number, aside=same)
     committed = _committed(attempts, before) if folder.format in _WITH_OWN else ()
     older = [one for one in reversed(attempts.numbers()) if one < number]
-    at_most = history.wishes[task].from_step if task in history.wishes else None
+    heeded = history.heeded.get(task, Heeded())
+    wished = history.wishes[task].from_step if task in history.wishes else None
+    at_most = min((step for step in (wished, heeded.at_most_step) if step is not None), default=None)
     return Known(
         fence=fence,
-        suspects=_suspects(attempts, history, number, task),
+        suspects=_suspects(attempts, history, number, task) | heeded.suspects,
         once_valid=any(_had_valid(attempts, one, folder.format) for one in older),
         at_most_step=at_most,
         newest=next(iter(standing(survey_names(committed, _OWN), fence, at_most)), None),

@@ -11,6 +11,7 @@ from fleetctl.launch.lead import Lead, World
 from fleetctl.launch.model import JobIdentity, Order, step_nodes
 from fleetctl.launch.take_over import take_over
 from fleetctl.launch.watching import BATCH_ENVIRON, KEY, NodeWatch
+from fleetctl.launch.words import heed
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.history import History, attempts_of, finished_well
 from fleetctl.rundir.model import AttemptNumber, EventKind
@@ -40,7 +41,10 @@ def launch(order: Order, job: JobIdentity, world: World) -> int:
     history = run.history()
     before = attempts_of(history.attempts, job.task)
     try:
-        _check(history, order, job, world)
+        _check(history, order, job)
+        heed(run, order, job, log, world, history)
+        for needed in order.needs:
+            _await_needed(RunDir(Path(needed)), world)
         lead = Lead(run, order, job, log, attempts, _environments(order, world), world, began_s)
         if world.told_to_end():
             raise JobSideError(f"run {run.run_id} was told to end before its first step")
@@ -71,8 +75,8 @@ def _claim(run: RunDir, submission: int, job: JobIdentity, log: EventLog, world:
     raise JobSideError(f"run {run.run_id}: this job ({job.job_id}) is a duplicate and ends: {whose}")
 
 
-def _check(history: History, order: Order, job: JobIdentity, world: World) -> None:
-    """Everything that keeps a run from starting."""
+def _check(history: History, order: Order, job: JobIdentity) -> None:
+    """Everything in its record that keeps a run from starting."""
     run_id = history.record.run_id
     if history.cancelled_at is not None or history.observed_end == RunState.CANCELLED:  # and requeued since
         raise JobSideError(f"run {run_id} was cancelled and does not start again")
@@ -80,8 +84,6 @@ def _check(history: History, order: Order, job: JobIdentity, world: World) -> No
         raise JobSideError(f"run {run_id} was submitted again: this job is of submission {order.submission}")
     if job.task in history.held:
         raise JobSideError(f"run {run_id} is held: {history.held[job.task]}", remedy=f"`fleetctl requeue {run_id}`")
-    for needed in order.needs:
-        _await_needed(RunDir(Path(needed)), world)
 
 
 def _environments(order: Order, world: World) -> tuple[Mapping[str, str], ...]:

@@ -60,6 +60,8 @@ class Watch:
         self._rounds: dict[str, _Asking] = {}
         self._contact_s = now_s  # when anybody was heard last: a node that is being probed is not, or its round ends
         self._told_term: set[str] = set()
+        self._hearts: dict[str, object] = {}
+        self._told: dict[str, object] = {}  # what every agent is to know
         self._notices: list[Notice] = []
         self._dismissed = False
         self._turn = 0
@@ -102,6 +104,21 @@ class Watch:
         not linked: the node works, only its agent is gone."""
         return self._links.is_linked(node)
 
+    def hearts(self) -> dict[str, object]:
+        """What agents told of their ranks since this was asked last, the newest word of each: of any shape."""
+        told, self._hearts = self._hearts, {}
+        return told
+
+    def tell_all(self, **message: object) -> None:
+        """Say it to every agent, now and whenever one joins, until something else is told."""
+        self._told = message
+        for node in self._links.nodes():
+            self._links.send(node, **message)
+
+    def tell(self, node: str, **message: object) -> None:
+        """Say it to the agent of one node, if it is connected."""
+        self._links.send(node, **message)
+
     def dismiss(self) -> None:
         """The job is over: tell every agent, now and when it comes later, to end. Nobody is judged any more."""
         self._dismissed = True
@@ -124,6 +141,8 @@ class Watch:
 
     def on_joined(self, node: str) -> None:
         self._hear(node, beat=False)
+        if self._told:
+            self._links.send(node, **self._told)
 
     def on_lost(self, node: str) -> None:
         if not self._dismissed:
@@ -133,6 +152,8 @@ class Watch:
     def on_message(self, node: str, message: dict[str, Any]) -> None:
         kind = message["t"]
         self._hear(node, beat=kind == "beat")
+        if kind == "beat" and "hearts" in message:
+            self._hearts[node] = message["hearts"]
         if kind == "term" and node not in self._told_term:
             self._told_term.add(node)
             self._notices.append(Notice(NoticeKind.TERM, node, "its agent got SIGTERM"))

@@ -50,6 +50,7 @@ class NodeWatch:
         self._watch: Watch | None = None
         self._key = lead.world.environ.get(KEY) or secrets.token_hex(32)
         self._try_at_s = 0.0 if is_watched(lead) else float("inf")
+        self._told: dict[str, object] = {}
 
     def poll(self, timeout_s: float) -> tuple[Notice, ...]:
         """What happened to a node; waits for at most `timeout_s`."""
@@ -72,6 +73,25 @@ class NodeWatch:
         if verdict is Verdict.PAUSED and self._watch is not None:
             return not self._watch.is_linked(node)
         return verdict in (Verdict.LIVE, Verdict.AWAITED)
+
+    def linked(self) -> tuple[str, ...]:
+        """The nodes whose agents have a connection."""
+        return tuple(node for node in self._nodes if self._watch is not None and self._watch.is_linked(node))
+
+    def hearts(self) -> dict[str, object]:
+        """What agents told of their ranks since this was asked last: of any shape."""
+        return self._watch.hearts() if self._watch is not None else {}
+
+    def tell_all(self, **message: object) -> None:
+        """Say it to every agent, now and whenever one joins, until something else is told."""
+        self._told = message
+        if self._watch is not None:
+            self._watch.tell_all(**message)
+
+    def tell(self, node: str, **message: object) -> None:
+        """Say it to the agent of one node, if it is connected."""
+        if self._watch is not None:
+            self._watch.tell(node, **message)
 
     def dismiss(self) -> None:
         """The job is over for the agents."""
@@ -129,6 +149,8 @@ class NodeWatch:
             watch.close()
             raise
         self._watch = watch
+        if self._told:
+            watch.tell_all(**self._told)
 
     def _start_agents(self, nodes: Iterable[str]) -> None:
         """One agent on each node, each in a step of its own: a step over many nodes dies everywhere once the batch host

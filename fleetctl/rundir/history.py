@@ -12,6 +12,8 @@ from msgspec import Struct
 from fleetctl.rundir.model import Attempt, Claim, Ending, Event, EventKind, RunRecord, SubmissionState
 
 BY_JOB = "job"  # `by` of a requeue that the job side asks for itself; a person's is the user's name after "user "
+BY_DAEMON = "daemon"  # the same, of the recovery daemon
+NOT_PERSONS = frozenset({BY_JOB, BY_DAEMON})  # what they ask for lifts no hold and resets no brake
 Counts = Counter[int | None]  # how many attempts each task has had
 _ENDINGS = {ending.value: ending for ending in Ending}  # a newer fleetctl may know more of them
 
@@ -24,6 +26,14 @@ class Wish(Struct, frozen=True):
     exclude: str
     by: str
     holds: int = 0
+
+
+class Heeded(Struct, frozen=True):
+    """What the daemon said and no person has overruled since: the next attempt resumes from this training step at most,
+    and none from the `suspects`, which are names of checkpoints."""
+
+    at_most_step: int | None = None
+    suspects: frozenset[str] = frozenset()
 
 
 class History(Struct, frozen=True):
@@ -46,6 +56,8 @@ class History(Struct, frozen=True):
     given_back: frozenset[int | None] = frozenset()  # tasks whose job was cancelled by their own last head
     wishes: dict[int | None, Wish] = {}  # of the newest `fleetctl requeue`, until an attempt has followed it
     asked: dict[int | None, int] = {}  # how many attempts a task had had when a person last asked for a requeue
+    asks: dict[int | None, int] = {}  # how often persons have asked for a requeue of a task
+    heeded: dict[int | None, Heeded] = {}  # of the daemon's words, by task
 
 
 def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim]) -> History:
@@ -59,6 +71,7 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
     attempts = _attempts(events)
     counts = Counter(attempt.task for attempt in attempts)
     holds, asked = _holds(events, counts), _asked(events)
+    asks = Counter(event.data.get("task") for event in events if _is_by_person(event))
     open_ = {task: data for task, data in asked.items() if data.get("attempts") == counts[task]}
     wishes = {task: _wish(data) for task, data in open_.items()}
     submitted = kinds[EventKind.SUBMITTED].data if EventKind.SUBMITTED in kinds else {}
@@ -80,6 +93,8 @@ def add_up(record: RunRecord, events: tuple[Event, ...], claims: dict[int, Claim
         holds={task: len(why) for task, why in holds.items()},
         wishes=wishes,
         asked={task: int(data.get("attempts") or 0) for task, data in asked.items()},
+        asks=asks,
+        heeded=_heeded(events, counts, asks),
     )
 
 
@@ -129,8 +144,27 @@ def _holds(events: tuple[Event, ...], counts: Counts) -> dict[int | None, list[s
 
 def _asked(events: tuple[Event, ...]) -> dict[int | None, dict[str, Any]]:
     """The newest requeue that a person asked for, of each task."""
-    asked = [event for event in events if event.kind is EventKind.REQUEUE and event.data.get("by") != BY_JOB]
+    asked = [event for event in events if _is_by_person(event)]
     return {event.data.get("task"): event.data for event in sorted(asked, key=lambda event: event.time)}
+
+
+def _is_by_person(event: Event) -> bool:
+    return event.kind is EventKind.REQUEUE and event.data.get("by") not in NOT_PERSONS
+
+
+def _heeded(events: tuple[Event, ...], counts: Counts, asks: Counts) -> dict[int | None, Heeded]:
+    """The words of the daemon that starts of a task have heeded, while no person has asked for a requeue since."""
+    found: dict[int | None, Heeded] = {}
+    for event in events:
+        task = event.data.get("task")
+        if event.kind is not EventKind.WORD or int(event.data.get("wishes") or 0) < asks[task]:
+            continue
+        before = found.get(task, Heeded())
+        step = event.data.get("at_most_step") if _is_of_newest(event, EventKind.WORD, counts) else None
+        steps = [one for one in (before.at_most_step, step) if one is not None]
+        suspects = before.suspects | frozenset(map(str, event.data.get("suspects") or ()))
+        found[task] = Heeded(min(steps, default=None), suspects)
+    return found
 
 
 def _wish(data: Mapping[str, Any]) -> Wish:

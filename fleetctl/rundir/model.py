@@ -9,6 +9,8 @@ The directory is the truth about a run. Who writes what:
     submissions/N/sbatch.out|err  sbatch itself
     submissions/N/claim.json      the first job of this submission, or a `void` by fleetctl; exclusive
     events/WRITER.jsonl           one writer each, appended and fsynced
+    word.json                     the recovery daemon: its word to the next start (rundir.words); tasks/I/word.json
+    pulse.json                    the head of its newest attempt, every few seconds: how the run is; tasks/I/pulse.json
     attempts/A.B/                 the job that claimed the attempt; output.log is what its steps print
     attempts/A.B/claim.json       the same: which checkpoints stood when it was claimed
     attempts/A.B/resume.json      the same: what it resumes from, and why not from a newer one
@@ -17,6 +19,7 @@ The directory is the truth about a run. Who writes what:
     attempts/A.B/save-now         the same: a request to save, for Checkpointer
     attempts/A.B/saves.jsonl      Checkpointer of rank 0: each save; load.json likewise, of the load
     attempts/A.B/progress.json    rank 0 of the training: of its own attempt, so a stray rank disturbs no later one
+    attempts/A.B/evidence/        the head and the agents, of an attempt that seems to hang: stacks, the log's end
     tasks/I/attempts/A.B/         the same, of element I of a sweep
     logs/slurm-JOB.out            Slurm: what the batch script prints outside its steps
     python/                       fleetctl.train, for the training's PYTHONPATH
@@ -33,6 +36,7 @@ from msgspec import Struct
 
 SCHEMA_VERSION = 1
 _ATTEMPT = re.compile(r"([0-9]+)\.([0-9]+)", re.ASCII)  # file systems and people leave other things beside attempts
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 AttemptNumber = tuple[int, int]
 
 
@@ -79,6 +83,7 @@ class EventKind(StrEnum):
     DUPLICATE = "duplicate"  # a job that was not the owner ended itself
     NOT_STARTED = "not_started"  # the owner ended before its first step
     NODE_LOST = "node_lost"  # a node of the job died, by the evidence of the node watch
+    HUNG = "hung"  # the ranks are silent for longer than their phase explains: the head ends the attempt
     SAVE_ASKED = "save_asked"  # the training was asked to save now
     FENCED = "fenced"  # a newer attempt leads the run: this one ended its steps
     RETENTION = "retention"  # old checkpoints are about to be removed, as the run's policy says
@@ -88,6 +93,7 @@ class EventKind(StrEnum):
     REQUEUE = "requeue"
     REQUEUED = "requeued"  # Slurm was seen to have done it
     HELD = "held"  # nothing restarts the run until `fleetctl requeue`
+    WORD = "word"  # the job side heeds what the daemon said to this start
 
 
 class Event(Struct, frozen=True):
@@ -122,6 +128,7 @@ class Progress(Struct, frozen=True):
     first_step: int | None = None
     first_at: datetime | None = None
     attempt: str | None = None
+    loss_text: str | None = None  # of a loss that is no finite number: nan, inf, -inf, or why
 
 
 class Save(Struct, frozen=True):
@@ -155,9 +162,13 @@ class Ending(StrEnum):
     STOPPED_EARLY = "stopped_early"  # status 0 before the target step
     FAILED = "failed"
     NODE_LOST = "node_lost"
+    HUNG = "hung"  # its ranks were silent for too long, and the head ended it
     SAVED = "saved"  # it was asked to save and then ended, to go on in a later attempt
     TOLD = "told"  # Slurm told the job to end: cancelled, requeued, preempted, or at its limit
     FENCED = "fenced"
+
+
+WITHOUT_GPUS = "Slurm started the job without its GPUs"  # a failure's name: Slurm's, and not the run's
 
 
 class Attempt(Struct, frozen=True):

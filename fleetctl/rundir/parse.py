@@ -12,6 +12,7 @@ from fleetctl.errors import RunDirError
 from fleetctl.rundir.model import SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunKind, RunRecord, Save
 
 _KINDS = {kind.value: kind for kind in EventKind}
+_MOST_TEXT = 200
 _MOST = 1 << 63  # what a step or a size cannot be
 
 
@@ -60,7 +61,7 @@ def progress_in(raw: object) -> Progress | None:
     """What progress.json says; None: it is no progress at all. Its user may write anything there."""
     if not isinstance(raw, dict):
         return None
-    attempt = raw.get("attempt")
+    attempt, loss_text = raw.get("attempt"), raw.get("loss_text")
     return Progress(
         training_step=whole_in(raw, "training_step"),
         target_step=whole_in(raw, "target_step"),
@@ -70,6 +71,7 @@ def progress_in(raw: object) -> Progress | None:
         first_step=whole_in(raw, "first_step"),
         first_at=moment_in(raw, "first_time"),
         attempt=attempt if isinstance(attempt, str) else None,
+        loss_text=loss_text[:_MOST_TEXT] if isinstance(loss_text, str) else None,
     )
 
 

@@ -21,12 +21,11 @@ from fleetctl.clock import Clock
 from fleetctl.errors import CannotTell, RunDirError, RunUnknown
 from fleetctl.rundir import files
 from fleetctl.rundir.history import History, add_up
-from fleetctl.rundir.model import SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunRecord
+from fleetctl.rundir.model import RUN_ID, SCHEMA_VERSION, Claim, Event, EventKind, Progress, RunRecord
 from fleetctl.rundir.parse import claim_in, events_in, progress_in, record_in
 
 _LOCK_S = 180.0  # sbatch may take 150 s, and what follows it a moment
 _LOCK_POLL_S = 0.2
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def new_run_id(name: str) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from fleetctl.rundir.history import BY_JOB
+from fleetctl.rundir.history import BY_DAEMON, BY_JOB
 from fleetctl.rundir.model import Event, EventKind
 
+_SOMETHING = {BY_JOB: "the job itself", BY_DAEMON: "the daemon"}
 _MOST_PASSED = 5  # checkpoints that an attempt did not resume from
 
 
@@ -56,10 +57,28 @@ def _attempt(data: Mapping[str, Any]) -> str:
 
 
 def _requeue(data: Mapping[str, Any]) -> str:
-    who = "the job itself" if data.get("by") == BY_JOB else data.get("by")
+    by = str(data.get("by"))
+    who = _SOMETHING.get(by, by)
     extra = f", from training step {data['from_step']}" if data.get("from_step") is not None else ""
     extra += f", without {data['exclude']}" if data.get("exclude") else ""
     return f"requeue by {who}: {data['why']}{extra}"
+
+
+def word_text(data: Mapping[str, Any]) -> str:
+    """What the daemon said to the next start; of an event, or as words.word_out has it."""
+    said = ["not to start"] if data.get("hold") else []
+    said += [f"from training step {data['at_most_step']} at most"] if data.get("at_most_step") is not None else []
+    suspects = [str(one) for one in data.get("suspects") or ()]
+    more = f" and {len(suspects) - _MOST_PASSED} more" if len(suspects) > _MOST_PASSED else ""
+    said += [f"not from {', '.join(suspects[:_MOST_PASSED])}{more}"] if suspects else []
+    return f"{data.get('by')} says: {'; '.join(said) or 'nothing'}: {data.get('why')}"
+
+
+def _hung(data: Mapping[str, Any]) -> str:
+    who = f"rank {data['rank']}" if data.get("rank") is not None else "every rank"
+    where = f" on {data['node']}" if data.get("node") else ""
+    kept = f", evidence: {', '.join(data['evidence'])}" if data.get("evidence") else ""
+    return f"{_attempt(data)} hangs in {data['phase']}: {who}{where} silent for {data['silent_s']:.0f} s{kept}"
 
 
 _WORDS: Mapping[EventKind, Callable[[Mapping[str, Any]], str]] = {
@@ -75,11 +94,13 @@ _WORDS: Mapping[EventKind, Callable[[Mapping[str, Any]], str]] = {
     EventKind.DUPLICATE: lambda data: f"job {data['job_id']} was a duplicate and ended itself",
     EventKind.NOT_STARTED: lambda data: f"job {data['job_id']} started nothing: {data['why']}",
     EventKind.NODE_LOST: lambda data: f"{data['node']} is lost: {data['evidence']}",
+    EventKind.HUNG: _hung,
     EventKind.SAVE_ASKED: lambda data: f"{_attempt(data)} is asked to save: {data['why']}",
     EventKind.FENCED: lambda data: f"the head on {data['host']} stands by: a newer attempt leads",
     EventKind.RETENTION: lambda data: f"{data['by']} removes {len(data['names'])} old checkpoints",
     EventKind.GIVEN_BACK: lambda data: f"the job is given back: {data['why']}",
     EventKind.REQUEUE: _requeue,
     EventKind.REQUEUED: lambda data: f"Slurm requeued the job (restart {data['restarts']})",
+    EventKind.WORD: word_text,
     EventKind.HELD: lambda data: f"held: {data['why']}",
 }

@@ -39,7 +39,8 @@ def start_mariadbd(yard: Yard) -> None:
     if not data.joinpath("mysql").is_dir():
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db", *as_root]
         method = ["--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}"]
-        yard.must([*install, *method], timeout_s=60)
+        # Each removes what others left in its temporary folder: two that begin at once would meet in /tmp
+        yard.must([*install, *method], timeout_s=60, more_env={"TMPDIR": str(yard.path("run"))})
     socket = yard.path("run", "mysql.sock")
     argv = ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *as_root]
     argv += [f"--pid-file={yard.path('run', 'mariadbd.pid')}", f"--log-error={yard.path('log', 'mariadbd.log')}"]

@@ -173,6 +173,15 @@ class Node:
             self._continue(lambda stat: stat.name in _SLURM_SIDE)
             self._order(None)
 
+    def dead(self) -> None:
+        """Return when nothing of the node runs any more: what a site's fence command proves by its exit status 0.
+
+        :raises SandboxError: it runs, frozen or cut off as it may be.
+        """
+        with self._yard.exclusive():  # a kill that is under way is over then
+            if self.alive():
+                raise SandboxError(f"{self.name} is not dead: {len(self.members())} processes of it run")
+
     def _must_run(self) -> None:
         if not self.alive():
             raise SandboxError(f"{self.name} is not running", remedy=f"start {self.name} first")

@@ -88,12 +88,12 @@ class Yard:
         self._refusal = "" if done.returncode == 0 else f"{argv[0]} says: {_ending(done.stderr or done.stdout)}"
         return done.stdout if done.returncode == 0 else None
 
-    def must(self, argv: list[str], *, timeout_s: float) -> None:
+    def must(self, argv: list[str], *, timeout_s: float, more_env: Mapping[str, str] | None = None) -> None:
         """Run a set-up step to its end.
 
         :raises SandboxError: it failed; its own words are in the message.
         """
-        done = process.run(argv, timeout_s=timeout_s, env=self.env(), cwd=self.directory)
+        done = process.run(argv, timeout_s=timeout_s, env={**self.env(), **(more_env or {})}, cwd=self.directory)
         if done.returncode != 0:
             words = _ending(done.stderr or done.stdout)
             raise SandboxError(f"{' '.join(argv[:3])} failed with {done.returncode}: {words}")

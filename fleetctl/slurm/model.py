@@ -191,6 +191,9 @@ class Job(Struct, frozen=True):
     excluded_nodes: str
     priority: int | None
     gres_per_node: str
+    batch_host: str = ""  # the node of its batch script; empty when it has no nodes
+    restarts: int | None = None  # of this row's start; None: not asked for, or it began again while we asked
+    wckey: str = ""  # its user's words
 
     def is_part_of(self, wanted: JobId) -> bool:
         """Whether asking for `wanted` asks for this row; a raw id counts as well."""
@@ -253,6 +256,16 @@ class Partition(Struct, frozen=True):
     max_time_s: int | None
     default_time_s: int | None
     node_count: int
+
+
+class Reservation(Struct, frozen=True):
+    """Nodes kept for a time. `flags` are words such as MAINT (scontrol.1)."""
+
+    name: str
+    node_list: str  # empty: of no nodes
+    starts_at: datetime | None
+    ends_at: datetime | None
+    flags: frozenset[str]
 
 
 class AdminLevel(StrEnum):

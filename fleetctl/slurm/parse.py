@@ -6,9 +6,10 @@ Two rules: stdout and stderr are never mixed, and a text that we do not recognis
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from fleetctl.errors import CannotTell, FleetctlError, JobUnknown, SlurmRefused, SlurmUnreachable
-from fleetctl.slurm.model import Accepted, JobId, NotSent, Refused, SubmitAnswer, Unknown
+from fleetctl.slurm.model import Accepted, JobId, NotSent, Refused, Reservation, SubmitAnswer, Unknown
 from fleetctl.slurm.wording import COMMUNICATION, CONNECT_FAILURE, REFUSALS
 
 _SUBMITTED = re.compile(r"Submitted batch job ([0-9]{1,10})(?: on cluster (\S+))?", re.ASCII)
@@ -33,6 +34,10 @@ _LOCAL = (
 _NOT_STARTED = r"(?m)^timeout: failed to run command "
 _UNSPECIFIED = "Unspecified error"  # SLURM_ERROR: what most job_submit plugins return, and some unknown failures
 
+_NO_RESERVATIONS = "No reservations in the system"
+_RESERVATION = (
+    r"(?m)^ReservationName=(.+?) StartTime=([0-9]{1,11}) EndTime=([0-9]{1,11}) .*?\bNodes=(\S*) .*?\bFlags=(\S*)"
+)
 _UNKNOWN_JOB = ("Invalid job id specified", "Invalid job id:", "Job/step already completing or completed")
 _NO_CONTACT = ("cannot stat file", "Could not establish a configuration source")
 _TEXT_LIMIT = 1000  # characters of Slurm's words that we keep in a message
@@ -112,6 +117,29 @@ def parse_config(text: str) -> dict[str, str]:
     if "SLURM_VERSION" not in found:
         raise CannotTell("scontrol show config: the reply names no SLURM_VERSION")
     return found
+
+
+def parse_reservations(text: str) -> tuple[Reservation, ...]:
+    """Lines of `scontrol --oneliner show reservation`, times in epoch seconds. What follows the flags is not read: an
+    operator may write anything there, a newline too.
+
+    :raises CannotTell: it is no such reply.
+    """
+    if text.strip() == _NO_RESERVATIONS:
+        return ()
+    found = re.findall(_RESERVATION, text)
+    if not found or len(found) != len(re.findall(r"(?m)^ReservationName=", text)):
+        raise CannotTell(f"scontrol show reservation: the reply cannot be read: {text[:80]!r}")
+    return tuple(
+        Reservation(
+            name=name,
+            node_list="" if nodes == "(null)" else nodes,
+            starts_at=datetime.fromtimestamp(int(start), UTC),
+            ends_at=datetime.fromtimestamp(int(end), UTC),
+            flags=frozenset(flags.split(",")),
+        )
+        for name, start, end, nodes, flags in found
+    )
 
 
 def one_line(text: str) -> str:

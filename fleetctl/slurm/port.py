@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleetctl.slurm.allocation import Allocation, Step
-from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
+from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, Reservation, SubmitAnswer
 
 
 class Slurm(Protocol):
@@ -49,6 +49,14 @@ class Slurm(Protocol):
         """
         ...
 
+    def starts(self, *, user: str | None = None) -> tuple[Job, ...]:
+        """As `jobs`, each with its `restarts`, so that it is known which start of a job is meant: two queries.
+
+        The restarts are asked for first: a job that begins again in between has None, never a later start's number.
+        :raises SlurmRefused: for one, no such user.
+        """
+        ...
+
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
         """Accounting records of jobs in any state since `since`: one per run, so a requeued job has several.
 
@@ -70,6 +78,10 @@ class Slurm(Protocol):
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition, hidden ones included."""
+        ...
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Every reservation that has not ended."""
         ...
 
     def config(self) -> Mapping[str, str]:
@@ -95,6 +107,13 @@ class Slurm(Protocol):
         """What one job, array element or hetjob component holds now, and how often it has begun again.
 
         A plain number is the row that has it as its own: of an array that is its last element, of a hetjob its leader.
+        :raises JobUnknown: Slurm does not know it (any more).
+        """
+        ...
+
+    def gpus(self, job: Job) -> int | None:
+        """The GPUs that a row of `jobs` really has, 0 for none; None: no nodes, or it cannot be told. One query.
+
         :raises JobUnknown: Slurm does not know it (any more).
         """
         ...
@@ -154,6 +173,31 @@ class Slurm(Protocol):
         its epilog or is proved dead: BeginTime is what keeps two attempts apart.
         :raises JobUnknown: Slurm does not know it.
         :raises SlurmRefused: it runs or has ended, or is not the caller's.
+        """
+        ...
+
+    def drain(self, node: str, reason: str) -> None:
+        """Let no more job start on a node; those that run there go on. Whatever reason stands there is replaced.
+
+        So the caller looks at the node just before: another's drain, and another's reason, are left alone. For the
+        Administrator level alone (an Operator hears "Invalid user id"). Idempotent.
+        :raises SlurmRefused: not allowed, or no such node.
+        """
+        ...
+
+    def down(self, node: str, reason: str) -> None:
+        """Call a node dead: Slurm ends all that runs there at once, and requeues what may be requeued.
+
+        Only of a node whose death is proved: tasks that live on there go on writing. While it answers, Slurm takes it
+        back by itself, as ReturnToService says. Rights and reason as of `drain`.
+        :raises SlurmRefused: not allowed, or no such node.
+        """
+        ...
+
+    def resume(self, node: str) -> None:
+        """End a drain, or a DOWN, and forget its reason. Only for one that the caller set, and has just read so.
+
+        :raises SlurmRefused: not allowed, no such node, or one that is neither drained nor down.
         """
         ...
 

@@ -7,9 +7,11 @@ ones that nobody can edit, so the end of a row is certain. A reply that does not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+
+import msgspec
 
 from fleetctl.errors import CannotTell
 from fleetctl.slurm.model import Job, JobId, JobRecord, JobState, Node, Partition
@@ -18,8 +20,10 @@ from fleetctl.slurm.parse import parse_pending_tasks
 # squeue.1 --format. Not -O: its columns are cut at 20 characters unless each is given a width.
 SQUEUE_FIELDS = (
     *("%i", "%j", "%u", "%T", "%r", "%k", "%P", "%a", "%N", "%D", "%V"),
-    *("%S", "%e", "%l", "%o", "%Z", "%E", "%x", "%Q", "%b", "%A"),
+    *("%S", "%e", "%l", "%o", "%Z", "%E", "%x", "%Q", "%b", "%B", "%w", "%A"),
 )
+# squeue.1 --Format: --format has no restarts, and --Format no excluded nodes (22.05), so that both takes two queries.
+RESTART_FIELDS = ("JobID", "RestartCnt", "SubmitTime", "JobID")
 # sacct.1 --format; all of them exist from 22.05 on (SLUID and Restarts only from 24.11).
 SACCT_FIELDS = (
     *("JobID", "JobName", "User", "State", "ExitCode", "DerivedExitCode", "Submit", "Start", "End"),
@@ -70,7 +74,7 @@ def parse_squeue(text: str, mark: str) -> tuple[Job, ...]:
 def _job(row: list[str]) -> Job:
     return Job(
         id=_job_id(row[0]),
-        raw_id=required_int(row[20], "raw job id"),
+        raw_id=required_int(row[22], "raw job id"),
         pending_tasks=parse_pending_tasks(row[0]),
         name=row[1],
         user=row[2],
@@ -91,7 +95,22 @@ def _job(row: list[str]) -> Job:
         excluded_nodes=read_text(row[17]),
         priority=read_count(row[18]),
         gres_per_node=read_text(row[19]),
+        batch_host=read_text(row[20]),
+        wckey=row[21],
     )
+
+
+def parse_restarts(text: str, mark: str) -> Mapping[tuple[int, datetime | None], int | None]:
+    """How often each job has begun again, by its raw id and submit time, which a requeue rewrites.
+
+    :raises CannotTell: a row cannot be read.
+    """
+    found = split_rows(text, mark, len(RESTART_FIELDS))
+    return {(required_int(row[0], "raw job id"), read_time(row[2])): read_count(row[1]) for row in found}
+
+
+def with_restarts(job: Job, restarts: Mapping[tuple[int, datetime | None], int | None]) -> Job:
+    return msgspec.structs.replace(job, restarts=restarts.get((job.raw_id, job.submit_time)))
 
 
 def parse_sacct(text: str, mark: str) -> tuple[JobRecord, ...]:
@@ -175,6 +194,7 @@ def parse_sinfo_partitions(text: str, mark: str) -> tuple[Partition, ...]:
     return tuple(found.values())
 
 
+@lru_cache(maxsize=_REPEATS)
 def count_gpus(gres: str) -> int:
     """The GPUs in a GRES text: `gpu:h100:8(S:0-1),nvme:1` has 8, `gpu:h100:3(IDX:0-2)` has 3."""
     total = 0
@@ -225,6 +245,7 @@ def read_text(text: str) -> str:
     return "" if text in _NONE else text
 
 
+@lru_cache(maxsize=_REPEATS)
 def read_count(text: str) -> int | None:
     """A count as Slurm prints it: `12`, `1K`; None when there is none."""
     factor = _UNIT.get(text[-1:], 1)

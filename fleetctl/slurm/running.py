@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fleetctl.errors import CannotTell, JobUnknown
 from fleetctl.slurm.allocation import Allocation, Step
-from fleetctl.slurm.model import JobId, JobState, has_task
+from fleetctl.slurm.model import Job, JobId, JobState, has_task
 from fleetctl.slurm.rows import count_gpus, read_count, read_text, read_time, required_int, split_rows
 
 # squeue.1 --Format, all of them from 22.05 on; `Name:MARK` sets no width, so that nothing is cut.
@@ -78,6 +78,11 @@ def parse_allocation(row: list[str], shown: str) -> Allocation:
         end_time=read_time(row[11]),
         preempt_time=read_time(row[12]),
     )
+
+
+def gpus_of(job: Job, shown: str) -> int | None:
+    """The same of a job that is known already."""
+    return _gpus(shown, name=job.name, wckey=job.wckey)
 
 
 def _gpus(shown: str, *, name: str, wckey: str) -> int | None:

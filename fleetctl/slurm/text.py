@@ -11,8 +11,8 @@ from fleetctl import process
 from fleetctl.errors import CannotTell, JobUnknown, SlurmMissing, SlurmRefused, SlurmUnreachable
 from fleetctl.slurm.allocation import Allocation, Step
 from fleetctl.slurm.commands import REMEDY, Commands, Limits
-from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
-from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config
+from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, Reservation, SubmitAnswer
+from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config, parse_reservations
 
 _NODES_BY_NAME = 1000  # more are picked out of all nodes: one argument of a program holds 128 KiB (execve(2))
 
@@ -58,6 +58,15 @@ class TextSlurm:
         found = rows.parse_squeue(said.stdout, mark)
         return _only(found, ids) if ids else found
 
+    def starts(self, *, user: str | None = None) -> tuple[Job, ...]:
+        from fleetctl.slurm import rows
+
+        mark = _mark()
+        argv = ["--noheader", "--all", "--states=all", _format(rows.RESTART_FIELDS, mark)]
+        argv += [f"--user={user}"] if user is not None else []
+        restarts = rows.parse_restarts(self._commands.query("squeue", *argv).stdout, mark)
+        return tuple(rows.with_restarts(job, restarts) for job in self.jobs(user=user))
+
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
         from fleetctl.slurm import rows
 
@@ -98,6 +107,9 @@ class TextSlurm:
         )
         return rows.parse_sinfo_partitions(said.stdout, mark)
 
+    def reservations(self) -> tuple[Reservation, ...]:
+        return parse_reservations(self._commands.query("scontrol", "--all", "--oneliner", "show", "reservation").stdout)
+
     def config(self) -> Mapping[str, str]:
         return parse_config(self._commands.query("scontrol", "show", "config").stdout)
 
@@ -131,6 +143,14 @@ class TextSlurm:
             argv = ["show", "job", running.single_id(row), "--details", "--oneliner"]
             shown = self._commands.query("scontrol", *argv).stdout
         return running.parse_allocation(row, shown)
+
+    def gpus(self, job: Job) -> int | None:
+        from fleetctl.slurm import running
+
+        if not job.node_list:
+            return None
+        argv = ["show", "job", str(job.id), "--details", "--oneliner"]
+        return running.gpus_of(job, self._commands.query("scontrol", *argv).stdout)
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         from fleetctl.slurm import running
@@ -167,6 +187,15 @@ class TextSlurm:
 
     def start_now(self, job_id: JobId) -> None:
         self._commands.query("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
+    def drain(self, node: str, reason: str) -> None:
+        self._commands.query("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def down(self, node: str, reason: str) -> None:
+        self._commands.query("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
+
+    def resume(self, node: str) -> None:
+        self._commands.query("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def kill_step(self, step_id: str) -> None:
         from fleetctl.slurm import running

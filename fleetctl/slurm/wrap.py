@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fleetctl.clock import Clock
 from fleetctl.errors import FleetctlError, SlurmUnreachable
 from fleetctl.slurm.allocation import Allocation, Step
-from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, SubmitAnswer
+from fleetctl.slurm.model import AdminLevel, Job, JobId, JobRecord, Node, Partition, Reservation, SubmitAnswer
 
 if TYPE_CHECKING:
     from fleetctl.slurm.port import Slurm
@@ -41,6 +41,9 @@ class Retrying:
     def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
         return self._again(lambda: self._slurm.jobs(user=user, ids=ids))
 
+    def starts(self, *, user: str | None = None) -> tuple[Job, ...]:
+        return self._again(lambda: self._slurm.starts(user=user))
+
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
         return self._again(lambda: self._slurm.history(since=since, user=user, ids=ids))
 
@@ -53,6 +56,9 @@ class Retrying:
     def partitions(self) -> tuple[Partition, ...]:
         return self._again(self._slurm.partitions)
 
+    def reservations(self) -> tuple[Reservation, ...]:
+        return self._again(self._slurm.reservations)
+
     def config(self) -> Mapping[str, str]:
         return self._again(self._slurm.config)
 
@@ -64,6 +70,9 @@ class Retrying:
 
     def allocation(self, job_id: JobId) -> Allocation:
         return self._again(lambda: self._slurm.allocation(job_id))
+
+    def gpus(self, job: Job) -> int | None:
+        return self._again(lambda: self._slurm.gpus(job))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         return self._again(lambda: self._slurm.steps(job_id))
@@ -82,6 +91,15 @@ class Retrying:
 
     def start_now(self, job_id: JobId) -> None:
         self._slurm.start_now(job_id)
+
+    def drain(self, node: str, reason: str) -> None:
+        self._slurm.drain(node, reason)
+
+    def down(self, node: str, reason: str) -> None:
+        self._slurm.down(node, reason)
+
+    def resume(self, node: str) -> None:
+        self._slurm.resume(node)
 
     def kill_step(self, step_id: str) -> None:
         self._slurm.kill_step(step_id)
@@ -139,6 +157,9 @@ class Logged:
         what = f"jobs user={user or '-'} ids={','.join(map(str, ids)) or '-'}"
         return self._timed(what, lambda: self._slurm.jobs(user=user, ids=ids), _rows)
 
+    def starts(self, *, user: str | None = None) -> tuple[Job, ...]:
+        return self._timed(f"starts user={user or '-'}", lambda: self._slurm.starts(user=user), _rows)
+
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
         what = f"history since={since.isoformat()} user={user or '-'} ids={','.join(map(str, ids)) or '-'}"
         return self._timed(what, lambda: self._slurm.history(since=since, user=user, ids=ids), _rows)
@@ -152,6 +173,9 @@ class Logged:
     def partitions(self) -> tuple[Partition, ...]:
         return self._timed("partitions", self._slurm.partitions, _rows)
 
+    def reservations(self) -> tuple[Reservation, ...]:
+        return self._timed("reservations", self._slurm.reservations, _rows)
+
     def config(self) -> Mapping[str, str]:
         return self._timed("config", self._slurm.config, lambda found: f"{len(found)} settings")
 
@@ -163,6 +187,9 @@ class Logged:
 
     def allocation(self, job_id: JobId) -> Allocation:
         return self._timed(f"allocation job={job_id}", lambda: self._slurm.allocation(job_id), repr)
+
+    def gpus(self, job: Job) -> int | None:
+        return self._timed(f"gpus job={job.id}", lambda: self._slurm.gpus(job), str)
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         return self._timed(f"steps job={job_id}", lambda: self._slurm.steps(job_id), _rows)
@@ -183,6 +210,15 @@ class Logged:
 
     def start_now(self, job_id: JobId) -> None:
         self._timed(f"start_now job={job_id}", lambda: self._slurm.start_now(job_id), _asked)
+
+    def drain(self, node: str, reason: str) -> None:
+        self._timed(f"drain node={node} reason={reason!r}", lambda: self._slurm.drain(node, reason), _asked)
+
+    def down(self, node: str, reason: str) -> None:
+        self._timed(f"down node={node} reason={reason!r}", lambda: self._slurm.down(node, reason), _asked)
+
+    def resume(self, node: str) -> None:
+        self._timed(f"resume node={node}", lambda: self._slurm.resume(node), _asked)
 
     def kill_step(self, step_id: str) -> None:
         self._timed(f"kill_step step={step_id}", lambda: self._slurm.kill_step(step_id), _asked)

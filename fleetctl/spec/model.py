@@ -227,6 +227,10 @@ class Recovery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_failures: Annotated[
         Count, Meta(description="Give up after so many same failures without a newer valid checkpoint.")
     ] = 3
+    canary: Annotated[
+        bool, Meta(description="Go back to an older checkpoint where the losses after a resume are worse than before.")
+    ] = False
+    daemon: Annotated[bool, Meta(description="Whether a recovery daemon may do anything to the run.")] = True
 
 
 class Health(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ class Need(Struct, frozen=True):
     excluded: frozenset[str]
 
 
+@lru_cache(maxsize=8192)  # the daemon asks for the lists of thousands of jobs in each pass
 def hosts(text: str) -> frozenset[str]:
     """The names in a host list."""
     from fleetctl.slurm.hosts import expand  # ClusterShell takes a while to import

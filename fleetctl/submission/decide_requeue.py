@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from fleetctl.errors import CannotTell, UsageError
-from fleetctl.rundir.history import BY_JOB, History, Wish, attempts_of, ended_well, last_attempts
+from fleetctl.rundir.history import NOT_PERSONS, History, Wish, attempts_of, ended_well, last_attempts
 from fleetctl.rundir.model import Event, EventKind, RunKind, SubmissionState
 from fleetctl.rundir.view import RunState
 from fleetctl.slurm.model import BaseState, Job, JobState, StateFlag
@@ -37,11 +37,16 @@ class NotYet(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """What the person asked for: `task` names an element of a sweep, `exclude` has node names."""
+    """What is asked for: `task` names an element of a sweep, `exclude` has node names. `by` is BY_DAEMON where the
+    daemon asks, and `why` its reason; "" for the person who calls. To the run a wish of the daemon is none: its next
+    start resumes as it would have without it.
+    """
 
     task: int | None = None
     from_step: int | None = None
     exclude: frozenset[str] = frozenset()
+    by: str = ""
+    why: str = ""
 
 
 class Past(Struct, frozen=True):
@@ -105,7 +110,7 @@ def past_of(events: Iterable[Event], history: History, job_id: str, task: int | 
     started = [event.data for event in mine if event.kind is EventKind.ATTEMPT_STARTED]
     counts = [int(data.get("restart_count") or 0) for data in started if data.get("job_id") == job_id]
     asked = [event for event in mine if event.kind is EventKind.REQUEUE]
-    by_person = [event for event in asked if event.data.get("by") != BY_JOB]
+    by_person = [event for event in asked if event.data.get("by") not in NOT_PERSONS]
     newest = max(by_person, key=lambda event: event.time, default=None)
     wish = None
     own = attempts_of(history.attempts, task)
@@ -125,6 +130,8 @@ def decide(look: Look, wanted: Wanted) -> Deed | NotYet:
     """
     history = look.history
     _check_record(history, wanted.task)
+    if wanted.by in NOT_PERSONS and wanted.task in history.held:
+        raise UsageError(f"run {history.record.run_id} is held, and only a person ends that")
     if history.state in (SubmissionState.REFUSED, SubmissionState.VOIDED):
         return Deed.SUBMIT  # a second submission came to nothing: it was only tried where this was safe
     if look.jobs is None:
@@ -201,21 +208,26 @@ def _completed(history: History) -> UsageError:
     )
 
 
+def is_noted(past: Past, wanted: Wanted) -> bool:
+    """Whether the record tells of this wish, and of no attempt after it."""
+    return past.asked_since if wanted.by in NOT_PERSONS else past.wish is not None
+
+
 def _came_back(look: Look) -> bool:
     """Slurm has restarted the job since its newest attempt began."""
     return look.restarts > look.past.restart_count
 
 
 def _covers(look: Look, wanted: Wanted) -> bool:
-    """Whether the newest wish and the job's exclusions say all of it already."""
+    """Whether the newest wish and the job's exclusions say all of it already. The daemon's is never written as one."""
     wish = look.past.wish
-    if wish is None or wish.from_step != wanted.from_step:
+    if wanted.by not in NOT_PERSONS and (wish is None or wish.from_step != wanted.from_step):
         return False
     return all(wanted.exclude <= hosts(job.excluded_nodes) for job in look.jobs or ())
 
 
 def _alive(look: Look, wanted: Wanted) -> Deed | NotYet:
-    if _came_back(look) and _covers(look, wanted):
+    if _came_back(look) and (wanted.by in NOT_PERSONS or _covers(look, wanted)):  # the daemon meant the start before
         return Deed.NOTHING
     if not look.may_restart:
         raise UsageError(

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from fleetctl.errors import JobUnknown, UsageError
 from fleetctl.render.script import may_restart, parts
-from fleetctl.rundir.history import BY_JOB, History, attempts_of
-from fleetctl.rundir.model import EventKind, SubmissionState
+from fleetctl.rundir.history import NOT_PERSONS, History, attempts_of
+from fleetctl.rundir.model import Event, EventKind, SubmissionState
 from fleetctl.rundir.store import EventLog, RunDir
 from fleetctl.rundir.view import jobs_of, queue_of
 from fleetctl.slurm.hosts import fold
@@ -106,7 +106,7 @@ def finish_earlier(this: Try, history: History) -> bool:
     events = this.run.events()
     of_newest = [event for event in events if event.data.get("submission") == history.submission]
     kinds = {event.kind for event in of_newest}
-    asked = [event.data for event in of_newest if event.kind is EventKind.REQUEUE and event.data.get("by") != BY_JOB]
+    asked = [event.data for event in of_newest if event.kind is EventKind.REQUEUE and _is_alike(event, this.wanted)]
     if history.submission == 1 or EventKind.SUBMITTED in kinds or len(asked) != 1:
         return False
     if asked[0].get("from_step") != this.wanted.from_step or not this.wanted.exclude <= hosts(asked[0]["exclude"]):
@@ -124,6 +124,12 @@ def finish_earlier(this: Try, history: History) -> bool:
             cluster=None,
         )
     return True
+
+
+def _is_alike(event: Event, wanted: Wanted) -> bool:
+    """Whether it was asked for by a person, or by the daemon, as this call is: neither finishes the other's."""
+    by = event.data.get("by")
+    return by == wanted.by if wanted.by in NOT_PERSONS else by not in NOT_PERSONS
 
 
 def look_at(this: Try, history: History) -> Look:
@@ -193,8 +199,8 @@ def write_wish(this: Try, history: History, submission: int) -> None:
         EventKind.REQUEUE,
         submission=submission,
         task=this.wanted.task,
-        by=f"user {this.site.user}",
-        why=_WHY,
+        by=this.wanted.by or f"user {this.site.user}",
+        why=this.wanted.why or _WHY,
         attempts=attempts_of(history.attempts, this.wanted.task),
         holds=history.holds.get(this.wanted.task, 0),
         from_step=this.wanted.from_step,

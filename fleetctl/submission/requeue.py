@@ -15,8 +15,8 @@ import msgspec
 
 from fleetctl.errors import CannotTell, FleetctlError, SlurmRefused, SlurmUnreachable
 from fleetctl.render.script import parts
-from fleetctl.rundir.history import History
-from fleetctl.rundir.model import EventKind
+from fleetctl.rundir.history import History, last_attempts
+from fleetctl.rundir.model import WITHOUT_GPUS, EventKind
 from fleetctl.rundir.store import RunDir
 from fleetctl.slurm.hosts import fold
 from fleetctl.slurm.model import BaseState, Job, JobId
@@ -29,6 +29,7 @@ from fleetctl.submission.decide_requeue import (
     Wanted,
     cancelled,
     decide,
+    is_noted,
     phase,
 )
 from fleetctl.submission.look import (
@@ -93,7 +94,9 @@ def await_restart(run: RunDir, wanted: Wanted, site: Site) -> None:
                 _check_gpus(this, jobs)  # without them it ends within seconds, and Slurm still tells them
                 raise FleetctlError(f"job {this.job_id(history)} has ended: {jobs[0].state}")
             reason = f" ({jobs[0].reason})" if jobs[0].reason else ""
-            waiting.pause(f"job {this.job_id(history)} is {str(jobs[0].state).lower()}{reason}")
+            waiting.pause(
+                f"job {this.job_id(history)} is {str(jobs[0].state).lower()}{reason}{_lost_gpus(this, history)}"
+            )
         except SlurmUnreachable as error:
             waiting.pause(error.message)
 
@@ -200,7 +203,7 @@ def _requeue(this: Try, look: Look, deed: Deed) -> None:
         restarts=restarts,
     )
     now = this.run.history()
-    if this.past(now).wish is None:  # an attempt began before the job was taken back
+    if not is_noted(this.past(now), this.wanted):  # an attempt began before the job was taken back
         write_wish(this, now, history.submission)
 
 
@@ -236,6 +239,17 @@ def _exclude(this: Try, history: History) -> tuple[Job, ...]:
         if missing := this.wanted.exclude - hosts(job.excluded_nodes):
             raise CannotTell(f"Slurm does not show that job {job.id} stays off {fold(missing)}", remedy="ask again")
     return after
+
+
+def _lost_gpus(this: Try, history: History) -> str:
+    """What the job itself has seen since: it does not stay without its GPUs for long."""
+    newest = last_attempts(history).get(this.wanted.task)
+    if newest is None or newest.failure != WITHOUT_GPUS:
+        return ""
+    return (
+        f"; Slurm restarted it WITHOUT ITS GPUS on {newest.nodes}, and it has asked for another start; tell your"
+        " administrators that slurmctld must be restarted: it lost count of the GPUs there"
+    )
 
 
 def _check_gpus(this: Try, jobs: tuple[Job, ...]) -> None:

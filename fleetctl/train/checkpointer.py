@@ -23,6 +23,7 @@ import time
 from typing import Any, Callable, Mapping
 
 from fleetctl.train.attempt import AttemptFolder, Superseded
+from fleetctl.train.beats import FIRST_STEP, LOAD, SAVE, START, Beats
 from fleetctl.train.commit import Committer
 from fleetctl.train.digests import Digest
 from fleetctl.train.disk import Disk
@@ -77,6 +78,7 @@ class Checkpointer:
         self._attempt = AttemptFolder(
             self._settings.attempt_dir, self._settings.flag, self._settings.attempt, self._settings.rank, clock
         )
+        self._beats = Beats(env, self._settings.rank, START)
         committer = Committer(
             self._settings,
             self._attempt,
@@ -135,12 +137,10 @@ class Checkpointer:
         path = self._settings.resume_path
         if not self._settings.directory and not path:
             return None
-        if self._settings.by_hand:
-            loaded = self._loader.newest()
-        elif not path:
+        if not self._settings.by_hand and not path:
             return None
-        else:
-            loaded = self._load_told(path)
+        with self._beats.during(LOAD, FIRST_STEP):
+            loaded = self._loader.newest() if self._settings.by_hand else self._load_told(path)
         if loaded is not None:
             self._schedule.loaded(loaded.training_step, self._monotonic())
         return loaded
@@ -176,7 +176,11 @@ class Checkpointer:
             raise RuntimeError("this process was forked from the one that trains: only that one saves")
         if not self._settings.directory:
             return
-        training_step, began = operator.index(training_step), self._monotonic()
+        with self._beats.during(SAVE):
+            self._save(operator.index(training_step), state, wait)
+
+    def _save(self, training_step: int, state: Mapping[str, Any], wait: bool) -> None:
+        began = self._monotonic()
         self._collect(wait=True)
         seq = self._saves_of.get(training_step, 0) + 1
         self._saves_of[training_step] = seq
@@ -188,7 +192,8 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Until the save under way is committed or has failed. Raises Superseded."""
-        self._collect(wait=True)
+        with self._beats.during(SAVE):
+            self._collect(wait=True)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -197,7 +202,7 @@ class Checkpointer:
         try:
             if kind is not None:
                 self._saver.hurry()  # the other ranks may be broken off too
-            self._collect(wait=True)
+            self.wait()
         except Superseded:
             if kind is None:
                 raise  # else the exception that is under way says more

@@ -19,13 +19,16 @@ import sys
 import threading
 import time
 from datetime import datetime, timezone
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, ContextManager, Mapping
+
+from fleetctl.train.beats import END, FIRST_STEP, Beats
 
 SCHEMA = 1
 
 
 class Progress:
-    """Writes the newest values of rank 0 to `FLEETCTL_PROGRESS_FILE`; on other ranks or without it, does nothing.
+    """Writes the newest values of rank 0 to `FLEETCTL_PROGRESS_FILE`, and lets the node's agent see that this rank
+    lives (beats.py); where fleetctl names no such place, does nothing. Use it on all ranks.
 
     The file is always one complete JSON object: it is written beside and renamed over. It is not fsynced: resuming
     never depends on it, and an fsync each second on a busy shared file system would make rank 0, and so every rank,
@@ -48,6 +51,7 @@ class Progress:
         rank = _rank_in(env) if rank is None else rank
         self._path = env.get("FLEETCTL_PROGRESS_FILE", "") if rank == 0 else ""
         self._attempt = env.get("FLEETCTL_ATTEMPT") or None
+        self._beats = Beats(env, rank, FIRST_STEP)
         self._min_interval_s = min_interval_s
         self._clock, self._monotonic = clock, monotonic
         # A name of our own: a late process of an older attempt must not write into the file that we rename.
@@ -67,12 +71,21 @@ class Progress:
         Written at most once every `min_interval_s`, but always the first time and with `done=True`, which says that
         nothing is left to train (leaving the `with` block does not: a training also leaves it to be resumed).
         """
+        self._beats.step(training_step)
         if not self._path:
             return
         self._target = self._target if target_step is None else int(target_step)
         self._pending = self._record(int(training_step), loss, done, more)
         if done or self._monotonic() >= self._not_before:
             self._write()
+
+    def phase(self, name: str) -> ContextManager[None]:
+        """A block in which no training step is made, such as `with progress.phase("evaluation"):`.
+
+        So a silence of this rank is no hang. `name` is evaluation, save, load, or first_step for what compiles again;
+        any other one counts as evaluation.
+        """
+        return self._beats.during(name)
 
     def close(self) -> None:
         """Write what still waits, now. May be called again, and from a signal handler."""
@@ -83,6 +96,7 @@ class Progress:
         return self
 
     def __exit__(self, *_exception: object) -> None:
+        self._beats.move(END)
         self.close()
 
     def _record(self, step: int, loss: Any, done: bool, more: Mapping[str, Any]) -> dict[str, Any]:

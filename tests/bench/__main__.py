@@ -19,7 +19,7 @@ from fleetctl.rundir.model import EventKind, RunKind, RunRecord, comment_of
 from fleetctl.rundir.store import Store
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.model import SandboxConfig
-from tests.bench import accounting, checkpoint, checkpoint_content, checkpoint_structure, node_checks
+from tests.bench import accounting, checkpoint, checkpoint_content, checkpoint_structure, node_checks, observe, recovery
 from tests.bench.launch import bench_launch
 from tests.bench.measure import Row, alternate, cpu_ms, table
 from tests.support import ROOT, Cli
@@ -176,9 +176,11 @@ def main() -> int:
     rows += checkpoint_content.rows()
     rows += node_checks.rows()
     rows += accounting.rows()
+    rows += observe.rows()
+    rows += recovery.rows()
     print(table(rows))
     print("CPU of the whole process with its children, medians of runs in turns; `most` is the ratio allowed.")
-    print("Checkpoints, launch, accounting and what hangs: time of the wall clock.")
+    print("Checkpoints, launch, accounting, recovery and what hangs: time of the wall clock.")
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -46,6 +46,7 @@ class ControlContract(Submits):
         assert (held.end_time - held.start_time).total_seconds() == 600
         slurm.requeue(job_id)
         assert slurm.allocation(job_id).restarts == 1  # at once
+        assert [job.restarts for job in slurm.starts() if job.id == job_id] == [1]
         slurm.requeue(job_id)  # is no error, and does nothing
         until(lambda: submit.base(job_id) is BaseState.PENDING)
         held = slurm.allocation(job_id)
@@ -191,6 +192,36 @@ class ControlContract(Submits):
         with pytest.raises(ValueError, match="numbered step"):
             slurm.kill_step(step_id.format(job_id, job_id))
         assert submit.base(job_id) is BaseState.PENDING
+
+    def test_a_node_is_drained_called_down_and_resumed_with_our_reason(self, slurm: Slurm) -> None:
+        def shown() -> tuple[str, bool, str]:
+            node = next(node for node in slurm.nodes() if node.name == "node3")
+            return node.base_state, "DRAIN" in node.flags or "DRAINED" in node.flags, node.reason
+
+        until(lambda: shown()[0] == "IDLE")
+        try:
+            for reason in ("fleetctl: GPU 3 (0000:1b:00.0) fell off the bus [reboot it]", "fleetctl: another"):
+                slurm.drain("node3", reason)
+                assert shown() == ("IDLE", True, reason)
+            slurm.resume("node3")
+            assert shown() == ("IDLE", False, "")
+            slurm.down("node3", "fleetctl: it is dead")
+            assert (shown()[0], shown()[2]) == ("DOWN", "fleetctl: it is dead")
+        finally:
+            slurm.resume("node3")
+        until(lambda: shown() == ("IDLE", False, ""))
+        with pytest.raises(SlurmRefused):
+            slurm.resume("node3")
+
+    def test_a_node_that_is_not_there_is_refused(self, slurm: Slurm) -> None:
+        calls: list[Callable[[], None]] = [
+            lambda: slurm.drain("nosuch", "x"),
+            lambda: slurm.down("nosuch", "x"),
+            lambda: slurm.resume("nosuch"),
+        ]
+        for call in calls:
+            with pytest.raises(SlurmRefused, match=r"[Ii]nvalid node name"):
+                call()
 
     def test_every_node_has_an_endpoint_of_its_own(self, slurm: Slurm) -> None:
         names = ["node4", "node1", "node2"]

@@ -123,6 +123,22 @@ class SlurmContract(Submits):
         (node,) = [each for each in slurm.nodes() if each.name == job.node_list]
         assert (node.base_state, node.gpus, node.gpus_used) == ("MIXED", 8, 2)
 
+    def test_a_start_of_a_job_is_told_with_its_host_and_what_it_really_has(
+        self, slurm: Slurm, submit: Submitter, user: str
+    ) -> None:
+        waits, runs = submit("--hold"), submit("--gpus-per-node=2", "--nodes=2", "--job-name= JOB_GRES=gpu:9 ")
+        until(lambda: submit.base(runs) is BaseState.RUNNING)
+        found = {job.id: job for job in slurm.starts(user=user)}
+        assert (found[waits].restarts, found[waits].batch_host, slurm.gpus(found[waits])) == (0, "", None)
+        assert (found[runs].restarts, slurm.gpus(found[runs])) == (0, 4)
+        assert found[runs].batch_host in {"node1", "node2", "node3", "node4"}
+        assert {job.restarts for job in slurm.jobs(ids=[runs])} == {None}
+        with pytest.raises(SlurmRefused, match="nosuchuser"):
+            slurm.starts(user="nosuchuser")
+
+    def test_without_reservations_there_are_none(self, slurm: Slurm) -> None:
+        assert slurm.reservations() == ()
+
     @pytest.mark.parametrize("comment", ODD_COMMENTS)
     def test_a_comment_comes_back_as_it_was_written(self, slurm: Slurm, submit: Submitter, comment: str) -> None:
         job_id = submit("--hold", f"--comment={comment}")

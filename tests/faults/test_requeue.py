@@ -8,15 +8,19 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleetctl.clock import SystemClock
+from fleetctl.rundir import files
 from fleetctl.rundir.attempts import Attempts
-from fleetctl.rundir.model import EventKind, attempt_name
+from fleetctl.rundir.history import attempts_of
+from fleetctl.rundir.model import WITHOUT_GPUS, EventKind, attempt_name
 from fleetctl.rundir.store import RunDir
+from fleetctl.rundir.words import WORD, Word, word_out
 from fleetctl.sandbox import cluster
 from fleetctl.sandbox.cluster import Sandbox
 from fleetctl.sandbox.model import SandboxConfig
@@ -73,6 +77,11 @@ class Run:
     def wishes(self) -> list[dict[str, Any]]:
         found = [event.data for event in self.dir.events() if event.kind is EventKind.REQUEUE]
         return sorted((data for data in found if data["by"] != "job"), key=lambda data: str(data["time"]))
+
+    def own_wishes(self) -> list[str]:
+        """Why the job has asked for a requeue of itself."""
+        found = [event.data for event in self.dir.events() if event.kind is EventKind.REQUEUE]
+        return [str(data["why"]) for data in found if data["by"] == "job"]
 
     def end(self, status: int) -> None:
         (self.folder / "end").write_text(str(status))
@@ -330,15 +339,22 @@ def test_a_run_with_an_unresponsive_node_waits_until_that_is_down(make_sandbox: 
     assert (run.shown("NodeList"), run.shown("JOB_GRES")) == ("node[1,3]", "gpu:4")
 
 
-def test_a_job_that_came_back_without_its_gpus_is_noticed(make_sandbox: MakeSandbox, tmp_path: Path) -> None:
-    run, own = of_its_own(make_sandbox, tmp_path, settings=(("SlurmdTimeout", "6"),))
+def test_a_job_that_came_back_without_its_gpus_is_noticed_and_asks_for_another_start(
+    make_sandbox: MakeSandbox, tmp_path: Path
+) -> None:
+    """22.05.8. The GPUs of the nodes that it came back on are lost until slurmctld restarts: two more have some."""
+    run, own = of_its_own(make_sandbox, tmp_path, nodes=5, settings=(("SlurmdTimeout", "6"),))
     run.submit(nodes=2).await_attempt("1.0")
     own.node("node2").kill()
     run.cli.slurm("scontrol", "requeue", run.job_id)  # somebody who does not know
     client = run.cli.start("requeue", run.run_id, "--wait")
     _, said = client.communicate(timeout=90)
-    assert "WITHOUT ITS GPUS: it has 0 of 4" in said
-    assert client.returncode == 1
+    assert "WITHOUT ITS GPUS" in said
+    assert "slurmctld must be restarted" in said
+    run.await_attempt("3.0")
+    assert run.own_wishes() == [WITHOUT_GPUS]
+    assert [attempt.failure for attempt in run.dir.history().attempts] == [None, WITHOUT_GPUS, None]
+    assert (run.shown("Restarts"), run.shown("JOB_GRES"), run.dir.history().held) == ("2", "gpu:4", {})
 
 
 # Clients that die
@@ -383,6 +399,43 @@ def test_a_run_resumes_from_the_wanted_step_or_before_it(run: Run, tmp_path: Pat
     attempts = Attempts(run.dir.attempts_dir(None))
     found = [json.loads((attempts.path(n) / "resume.json").read_text())["training_step"] for n in attempts.numbers()]
     assert dict(zip(map(attempt_name, attempts.numbers()), found, strict=True)) == {"1.0": 200, "2.0": 100}
+
+
+def say(run: Run, **said: Any) -> None:
+    """As the recovery daemon does."""
+    history = run.dir.history()
+    word = Word(
+        run_id=run.run_id,
+        task=None,
+        at=datetime.now(UTC),
+        by="the daemon",
+        why="a test says so",
+        attempts=attempts_of(history.attempts, None),
+        wishes=history.asks.get(None, 0),
+        **said,
+    )
+    files.replace_file(run.dir.path / WORD, json.dumps(word_out(word)))
+
+
+def test_a_start_keeps_to_what_the_daemon_said(run: Run, tmp_path: Path) -> None:
+    for step in (100, 200):
+        write_checkpoint(tmp_path / "checkpoints", step)
+    run.submit(more=f"checkpoint: {{dir: {tmp_path}/checkpoints, format: own}}").await_attempt("1.0")
+    say(run, at_most_step=150)
+    assert "from training step 150 at most: a test says so" in run.cli("show", run.run_id).stdout
+    run.cli.slurm("scontrol", "requeue", run.job_id)
+    run.await_attempt("2.0")
+    resumed = json.loads((run.dir.attempt_dir("2.0", None) / "resume.json").read_text())
+    assert resumed["training_step"] == 100
+    say(run, hold=True)
+    assert "the daemon says: not to start" in run.cli("why", run.run_id).stdout
+    run.cli.slurm("scontrol", "requeue", run.job_id)
+    run.await_state("FAILED")
+    assert run.dir.history().held == {None: "the daemon: a test says so"}
+    assert run.cli.json("show", run.run_id)["state"] == "held"
+    assert run.attempts() == ["1.0", "2.0"]
+    run.requeue()
+    run.await_attempt("3.0")
 
 
 def test_a_step_is_refused_where_a_framework_has_saved_nothing(run: Run, tmp_path: Path) -> None:

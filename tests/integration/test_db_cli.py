@@ -29,7 +29,7 @@ def test_a_database_is_made_where_users_keep_their_state(cli: Cli, tmp_path: Pat
     assert (missing.returncode, missing.stdout) == (16, "")
     assert missing.stderr.splitlines() == [
         f"fleetctl: there is no accounting database at {path}",
-        "  `fleetctl account sync` makes and fills it",
+        "  `fleetctl account sync` or `fleetctl daemon run` makes and fills it",
     ]
     made = cli.json("db", "upgrade")
     assert made == {"database": path, "before": None, "after": HEAD, "backup": None}

@@ -7,6 +7,7 @@ import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -357,6 +358,13 @@ def test_a_private_tmp_is_private() -> None:
     finally:
         cluster.down(directory, CLOCK)
         process.run(["rm", "-r", str(directory)], timeout_s=10)
+
+
+def test_sandboxes_with_accounting_may_start_at_once(make_sandbox: MakeSandbox) -> None:
+    """The makers of their databases must not meet in /tmp, where each removes what it finds."""
+    with ThreadPoolExecutor(3) as pool:
+        started = list(pool.map(lambda _: make_sandbox(SandboxConfig(nodes=1, accounting=True)), range(3)))
+    assert all(made.status().answers for made in started)
 
 
 def test_a_finished_job_is_in_the_accounts_with_its_comment(make_sandbox: MakeSandbox) -> None:

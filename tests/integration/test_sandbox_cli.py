@@ -60,6 +60,7 @@ def test_a_day_in_the_sandbox(home: Path) -> None:
     status = fleetctl(home, "status")
     assert status.stdout.splitlines()[0] == "NODE\tSLURMD\tSLURM"
     assert status.stdout.splitlines()[2].startswith("node2\tkilled\t")
+    assert fleetctl(home, "node", "dead", "node2").stderr == "node2 is dead: nothing of it runs.\n"
     started = fleetctl(home, "node", "start", "node2")
     assert started.stdout == ""
     assert started.stderr == "node2 is up again.\n"
@@ -67,6 +68,7 @@ def test_a_day_in_the_sandbox(home: Path) -> None:
         fleetctl(home, "node", verb, "node1")
         seen = json.loads(fleetctl(home, "status", "--json").stdout)
         assert {row["name"]: row["slurmd"] for row in seen["nodes"]}["node1"] == condition
+        assert "node1 is not dead" in fleetctl(home, "node", "dead", "node1", code=13).stderr
     assert "no node node9" in fleetctl(home, "node", "kill", "node9", code=2).stderr
 
     assert fleetctl(home, "down").stdout == ""
@@ -102,5 +104,5 @@ def test_a_wrong_option_changes_nothing(home: Path, args: tuple[str, ...], said:
 
 def test_help_shows_an_example(home: Path) -> None:
     assert "eval" in fleetctl(home, "up", "--help").stdout
-    for verb in ("kill", "start", "freeze", "wake", "cut", "heal"):
+    for verb in ("kill", "start", "freeze", "wake", "cut", "heal", "dead"):
         assert f"Example:\n    fleetctl sandbox node {verb} node2" in fleetctl(home, "node", verb, "--help").stdout

@@ -48,6 +48,22 @@ def submitted(slurm: Slurm, folder: Path, *args: str, script: str = SLEEPER) -> 
     )
 
 
+def test_a_reservation_is_told_with_its_nodes_times_and_flags(slurm_env: Mapping[str, str]) -> None:
+    """It is far away, so that no other test's job meets it."""
+    made = ("reservationname=service-1", "starttime=2040-01-01T00:00:00", "duration=60", "nodes=node[1-2]")
+    environ = {**os.environ, **slurm_env, "TZ": "UTC"}
+    argv = ("scontrol", "create", "reservation", *made, "flags=maint,ignore_jobs", "users=root")
+    assert process.run(argv, timeout_s=60.0, env=environ).returncode == 0
+    try:
+        (found,) = TextSlurm(slurm_env).reservations()
+    finally:
+        process.run(("scontrol", "delete", "reservationname=service-1"), timeout_s=60.0, env=environ)
+    assert (found.name, found.node_list) == ("service-1", "node[1-2]")
+    assert found.starts_at == datetime(2040, 1, 1, tzinfo=UTC)
+    assert found.ends_at == datetime(2040, 1, 1, 1, tzinfo=UTC)
+    assert {"MAINT", "IGNORE_JOBS"} <= found.flags
+
+
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
 def test_times_are_the_same_instant_in_every_time_zone(slurm_env: Mapping[str, str], tmp_path: Path, zone: str) -> None:
     slurm = TextSlurm({**slurm_env, "TZ": zone, "SLURM_TIME_FORMAT": "%H:%M"})

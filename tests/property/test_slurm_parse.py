@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from fleetctl.errors import CannotTell, FleetctlError
 from fleetctl.slurm import hosts, rows, running
 from fleetctl.slurm.model import Accepted, JobId, JobState, NotSent, Refused, Unknown, has_task
-from fleetctl.slurm.parse import classify_submit, command_error, one_line, parse_config, parse_sbatch_id
+from fleetctl.slurm.parse import (
+    classify_submit,
+    command_error,
+    one_line,
+    parse_config,
+    parse_reservations,
+    parse_sbatch_id,
+)
 from fleetctl.slurm.reasons import explain
 
 MARK = "\x1f0badcafe\x1f"
@@ -89,6 +96,12 @@ def test_rows_are_read_or_cannot_be_told(text: str, parse: object) -> None:
 
 
 @given(outputs)
+def test_reservations_are_read_or_cannot_be_told(text: str) -> None:
+    with contextlib.suppress(CannotTell):
+        parse_reservations(text)
+
+
+@given(outputs)
 def test_a_configuration_is_read_or_cannot_be_told(text: str) -> None:
     with contextlib.suppress(CannotTell):
         parse_config(text)
@@ -99,7 +112,7 @@ def test_whatever_users_write_every_row_comes_back_whole(jobs: list[tuple[int, s
     fixed = ("u", "RUNNING", "None"), ("gpu", "a", "", "1", "1", "1", "1", "1:00")
     text = ""
     for number, name, free in jobs:
-        fields = [str(number), name, *fixed[0], free, *fixed[1], free, free, free, "", "1", "", str(number)]
+        fields = [str(number), name, *fixed[0], free, *fixed[1], free, free, free, "", "1", "", "", free, str(number)]
         text += MARK.join(fields) + "\n"
     found = rows.parse_squeue(text, MARK)
     assert [(job.id.base, job.name) for job in found] == [(number, name) for number, name, _ in jobs]

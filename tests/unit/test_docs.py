@@ -33,12 +33,19 @@ from fleetctl.launch.model import CheckpointOrder, JobIdentity
 from fleetctl.launch.resume import Resume
 from fleetctl.ops.advice import Advice
 from fleetctl.ops.doctor import CHECKS
+from fleetctl.recovery.metrics import METRICS
+from fleetctl.recovery.model import Action, CauseClass, Deed, Done, Incident, Interruption, Outcome
+from fleetctl.recovery.model import Advice as CauseAdvice
+from fleetctl.recovery.notify import Notice
+from fleetctl.recovery.passes import Passed, as_json, incident_json, interruption_json
 from fleetctl.reliability.estimate import Observed, make_plan
 from fleetctl.render.steps import _RANKS
 from fleetctl.rundir.history import add_up
 from fleetctl.rundir.model import Claim, EventKind, RunKind, RunRecord
+from fleetctl.rundir.pulse import Pulse
 from fleetctl.rundir.store import RunDir, Store
 from fleetctl.rundir.view import RunState, RunView, view
+from fleetctl.rundir.words import Word
 from fleetctl.slurm.profile import DEFAULT_PROFILE, ClusterProfile, PartitionProfile, profile_path, save_profile
 from fleetctl.spec.load import load_spec
 from fleetctl.submission.plan import _SBATCH_DEFAULTS
@@ -51,7 +58,10 @@ PAGES |= {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.m
 JSON, RUNDIR, GUIDE = PAGES["docs/json.md"], PAGES["docs/rundir.md"], PAGES["docs/guide.md"]
 MANUAL = "\n".join(
     PAGES[f"docs/{name}.md"]
-    for name in ("guide", "checkpoints", "sandbox", "operators", "doctor", "nodes", "accounting", "database")
+    for name in (
+        *("guide", "checkpoints", "sandbox", "operators", "doctor", "nodes", "accounting", "database"),
+        *("recovery", "daemon"),
+    )
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RECORD = RunRecord("r-1", "r", "me", NOW, RunKind.PLAIN, "d", "/s/train.yaml", "/s", 1, 1, "", "0")
@@ -239,6 +249,43 @@ def test_the_keys_of_an_error(runs: Path, capsys: pytest.CaptureFixture[str]) ->
     assert first_cells(section(JSON, "Errors")) == list(json.loads(capsys.readouterr().err))
 
 
+def test_the_keys_of_a_pass_of_the_daemon() -> None:
+    action = Action(Deed.HOLD, "r-1", "c/1/0", "why", "stop")
+    interruption = Interruption("r-1", "1.0", "c/1/0", NOW, (), "f", (), None)
+    incident = Incident("class", "node", NOW, None)
+    said = as_json(
+        Passed(NOW, "c", "operator", 0.0, True, done=(Done(action, NOW, Outcome.DONE),)),
+    )
+    assert keys_in("`fleetctl daemon`") == set(said)
+    assert keys_in("An action") == set(said["actions"][0])
+    assert keys_in("An interruption") == set(interruption_json(interruption))
+    assert keys_in("An incident") == set(incident_json(incident))
+    notice = Notice("", NOW, "c", "hold", "", (), "", "")
+    assert set(notice.as_json()) == set(re.findall(r"`(\w+)`", section(JSON, "A notice")))
+
+
+def keys_in(title: str) -> set[str]:
+    return set(first_cells(section(JSON, title)))
+
+
+def test_every_metric_and_rule_of_the_daemon_is_described() -> None:
+    page = PAGES["docs/daemon.md"]
+    rows = re.findall(r"^\| `(fleetctl_daemon_\w+)` \| (\w+) \| (.*) \|$", page, re.M)
+    assert rows == [(metric.name, metric.kind, metric.help) for metric in METRICS]
+    source = "".join(path.read_text() for path in (ROOT / "fleetctl" / "recovery").glob("*.py"))
+    rules = set(first_cells(section(page, "Rules")))
+    assert rules, "a table of rules"
+    assert not {rule for rule in rules if f'"{rule}"' not in source}
+
+
+def test_every_cause_and_advice_is_explained() -> None:
+    page = PAGES["docs/recovery.md"]
+    assert set(first_cells(section(page, "What follows from what"))) == {*CauseClass}
+    row = re.search(r"^\| `advice` \| (.*) \|$", PAGES["docs/daemon.md"], re.M)
+    assert row
+    assert set(re.findall(r"`(\w+)`", row[1])) == {*CauseAdvice} - {CauseAdvice.EARLIER}
+
+
 def test_every_command_has_its_json_section() -> None:
     for path in COMMANDS:
         if len(path) == 2:
@@ -322,6 +369,11 @@ def test_the_keys_of_run_json() -> None:
 def test_the_keys_of_a_claim() -> None:
     names = re.findall(r"`(\w+)`", section(RUNDIR, "Claims"))
     assert {"schema", *Claim.__struct_fields__} <= set(names)
+
+
+@pytest.mark.parametrize(("title", "struct"), [("The pulse", Pulse), ("The word", Word)])
+def test_the_keys_of_what_head_and_daemon_say(title: str, struct: type[msgspec.Struct]) -> None:
+    assert set(first_cells(section(RUNDIR, title))) == {"schema", *struct.__struct_fields__}
 
 
 def written_events() -> dict[str, set[str]]:

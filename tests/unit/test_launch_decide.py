@@ -21,9 +21,10 @@ from fleetctl.launch.decide import (
     brake,
     go_on,
     requeue_when_safe,
+    without_gpus,
 )
 from fleetctl.launch.limits import Horizon, horizon, save_at_s
-from fleetctl.rundir.model import Attempt, Ending, Progress
+from fleetctl.rundir.model import WITHOUT_GPUS, Attempt, Ending, Progress
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TWO = Policy(2, 3, True)
@@ -43,6 +44,9 @@ HALFWAY, THERE = Progress(10, 20, None), Progress(20, 20, None)
         ({"train": 143}, None, HALFWAY, True, Ending.TOLD),
         ({"train": -9}, None, HALFWAY, False, Ending.FAILED),
         ({"train": 137}, Ending.NODE_LOST, HALFWAY, False, Ending.NODE_LOST),
+        ({"train": 137}, Ending.HUNG, HALFWAY, False, Ending.HUNG),
+        ({"train": 137}, Ending.HUNG, HALFWAY, True, Ending.HUNG),
+        ({"train": 137}, Ending.HUNG, Progress(20, 20, None, done=True), False, Ending.FINISHED),
         ({"train": 143}, Ending.SAVED, HALFWAY, False, Ending.SAVED),
         ({"train": 0}, Ending.SAVED, None, False, Ending.SAVED),
         ({"train": 0}, None, Progress(3, None, None, done=True), True, Ending.FINISHED),
@@ -66,6 +70,50 @@ def test_the_same_failure_has_the_same_name_whatever_status_srun_makes_of_it() -
     for status in (2, 143, 137):
         failure = classify({"train": status}, None, None, told=False, log=log).failure
         assert failure == "step train: Exited with exit code 2"
+
+
+NO_GPUS = b"srun: error: Unable to create step for job 2: Invalid generic resource (gres) specification\n"
+
+
+def test_a_job_that_came_back_without_its_gpus_is_named_so_and_a_first_start_or_a_training_that_ran_is_not() -> None:
+    def failure(progress: Progress | None = None, *, came_back: bool, log: bytes = NO_GPUS) -> str:
+        return classify({"train": 1}, None, progress, told=False, log=log, came_back=came_back).failure
+
+    assert failure(came_back=True) == WITHOUT_GPUS
+    assert failure(came_back=False) == "step train: status 1"
+    assert failure(HALFWAY, came_back=True) == "step train: status 1"
+    assert failure(came_back=True, log=b"the user says: " + NO_GPUS) == "step train: status 1"
+    assert classify({"train": 1}, None, None, told=True, log=NO_GPUS, came_back=True).ending is Ending.TOLD
+
+
+def test_a_start_without_gpus_is_requeued_once_when_that_is_safe_and_held_with_a_remedy_the_second_time() -> None:
+    lost, other = replace(failed(1, None), failure=WITHOUT_GPUS, nodes="n[1-2]"), failed(0, None)
+    assert without_gpus([lost], Nodes(("a", "b")), TWO) == Requeue(WITHOUT_GPUS)
+    assert without_gpus([lost, other, lost], Nodes(("a", "b")), TWO) == Requeue(WITHOUT_GPUS)
+    waiting = without_gpus([lost], Nodes(("a",), dead=("b",)), TWO)
+    assert isinstance(waiting, Wait)
+    assert waiting.then_requeue
+    held = without_gpus([other, lost, lost], Nodes(("a", "b")), TWO)
+    assert isinstance(held, Hold)
+    assert held.why == (
+        "Slurm started the job without its GPUs, twice in a row; tell your administrators that slurmctld must be "
+        "restarted: it lost count of the GPUs on n[1-2]"
+    )
+
+
+def test_a_start_without_gpus_is_no_failure_of_the_run() -> None:
+    lost, other = replace(failed(1, None), failure=WITHOUT_GPUS), failed(0, None, "step train: status 1")
+    assert brake([lost, lost, lost], 1) is None
+    assert brake([other, lost], 2) is None
+    assert (brake([other, lost, replace(other, ended_at=lost.ended_at)], 3) or "").startswith("step train: status 1, 2")
+
+
+def test_a_hang_is_a_failure_named_by_its_phase_and_no_node() -> None:
+    log = b"srun: error: node2: tasks 2-3: Killed\n"
+    hung = classify({"train": 137}, Ending.HUNG, HALFWAY, told=False, log=log, hung_in="first_step")
+    assert (hung.ending, hung.failure) == (Ending.HUNG, "hang in first step")
+    assert after_attempt(Ending.HUNG, Nodes(("a", "b", "c")), None, TWO) == Restart(("a", "b"), "hung")
+    assert after_attempt(Ending.HUNG, Nodes(("a", "b")), "why", TWO) == Hold("why")
 
 
 def test_a_last_save_that_did_not_come_counts_as_a_failure() -> None:

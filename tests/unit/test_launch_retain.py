@@ -20,8 +20,10 @@ from fleetctl.launch import retain as module
 from fleetctl.launch.attempt import Running, Start
 from fleetctl.launch.lead import Lead, World
 from fleetctl.launch.model import CheckpointOrder, Order, Step, identity
+from fleetctl.launch.pulse import Pulses
 from fleetctl.launch.resume import Resume
 from fleetctl.launch.retain import Retainer
+from fleetctl.launch.watching import NodeWatch
 from fleetctl.rundir.attempts import Attempts
 from fleetctl.rundir.model import AttemptNumber, EventKind, attempt_name
 from fleetctl.rundir.store import Store
@@ -31,7 +33,6 @@ from tests.unit.clocks import START, StillClock
 from tests.unit.test_rundir import make_run
 
 if TYPE_CHECKING:
-    from fleetctl.launch.watching import NodeWatch
     from fleetctl.slurm.port import Slurm
 
 RUN = "r-aaaaaa"
@@ -225,8 +226,10 @@ def test_the_end_of_an_attempt_ends_its_retention(tmp_path: Path, monkeypatch: p
     training = Training(tmp_path)
     training.start((1, 0))
     monkeypatch.setattr(attempt_module, "read_horizon", lambda _: None)
-    running = Running(training.lead, Start((1, 0), (), "", Resume(), None), cast("NodeWatch", object()))
+    watch, pulses = NodeWatch(training.lead, (), (1, 0)), Pulses(training.lead)
+    running = Running(training.lead, Start((1, 0), (), "", Resume(), None), watch, pulses)
     running.wait()  # its steps have ended: there are none
+    pulses.close()
     with running._retainer._permit() as may_go:
         assert not may_go
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fleetctl.errors import CannotTell, FleetctlError, UsageError
-from fleetctl.rundir.history import BY_JOB, History, Wish
+from fleetctl.rundir.history import BY_DAEMON, BY_JOB, History, Wish
 from fleetctl.rundir.model import Attempt, Ending, Event, EventKind, RunKind, RunRecord, SubmissionState
 from fleetctl.slurm.model import BaseState, Job, JobId, JobState, Node, StateFlag
 from fleetctl.submission.decide_nodes import Need, check_exclusion, unresponsive
@@ -241,6 +241,49 @@ def test_the_past_is_that_of_the_newest_attempt_of_this_job_and_task() -> None:
     assert past_of((wish,), history(FAILED, RUNS), "7", None) == Past(0, False), "an attempt has followed it"
     own = event(EventKind.REQUEUE, by=BY_JOB, attempts=1)
     assert past_of((own,), history(FAILED), "7", None) == Past(0, True)
+
+
+DAEMON = Wanted(by=BY_DAEMON, why="the head is silent")
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "FAILED", "COMPLETING"])
+def test_the_daemon_ends_no_hold(state: str) -> None:
+    seen = look(history(FAILED, held={None: "the same failure again"}), state, restarts=1)
+    assert outcome(seen, DAEMON) is UsageError
+    assert outcome(seen) is not UsageError
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "expected"),
+    [
+        ("RUNNING", 0, Deed.REQUEUE),
+        ("RUNNING", 1, Deed.NOTHING),
+        ("CONFIGURING", 1, Deed.NOTHING),
+        ("PENDING", 1, Deed.NOTHING),
+        ("COMPLETING", 1, Deed.NOTHING),
+        ("COMPLETING", 0, NotYet),
+        ("FAILED", 0, Deed.REQUEUE_ENDED),
+        ("CANCELLED", 0, UsageError),
+        ("COMPLETED", 0, UsageError),
+    ],
+)
+def test_what_the_daemon_asks_for_is_about_the_start_before(state: str, restarts: int, expected: object) -> None:
+    seen = look(history(RUNS), state, past=Past(0, True), restarts=restarts)
+    assert outcome(seen, DAEMON) is expected
+
+
+def test_the_daemon_sets_its_exclusions_while_the_job_waits() -> None:
+    off = msgspec.structs.replace(DAEMON, exclude=frozenset({"n1"}))
+    assert outcome(look(history(RUNS), "PENDING", restarts=1), off) is Deed.WISH
+    assert outcome(look(history(RUNS), job("PENDING", excluded="n[1-3]"), restarts=1), off) is Deed.NOTHING
+    assert outcome(look(history(RUNS), "RUNNING", restarts=1), off) is Deed.NOTHING, "it is not taken back for them"
+
+
+def test_a_requeue_of_the_daemon_is_no_persons_wish() -> None:
+    own = event(EventKind.REQUEUE, 5, by=BY_DAEMON, attempts=1, from_step=None, exclude="")
+    wish = event(EventKind.REQUEUE, 3, by="user me", attempts=1, from_step=5, exclude="n1")
+    assert past_of((own,), history(FAILED), "7", None) == Past(0, True)
+    assert past_of((wish, own), history(FAILED), "7", None).wish == Wish(5, "n1", "user me")
 
 
 def node(name: str, state: str = "IDLE", *flags: str, partitions: tuple[str, ...] = ("main",)) -> Node:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from fleetctl.errors import CannotTell, JobUnknown, SlurmRefused, SlurmUnreachable
 from fleetctl.slurm.model import Accepted, JobId, NotSent, Refused, Unknown
-from fleetctl.slurm.parse import classify_submit, command_error, parse_config, parse_pending_tasks, parse_sbatch_id
+from fleetctl.slurm.parse import (
+    classify_submit,
+    command_error,
+    parse_config,
+    parse_pending_tasks,
+    parse_reservations,
+    parse_sbatch_id,
+)
 from fleetctl.slurm.wording import COMMUNICATION, CONNECT_FAILURE, REFUSALS
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "25.11"
@@ -247,3 +255,27 @@ def test_a_reply_that_is_no_configuration_is_not_an_empty_one() -> None:
 @pytest.mark.parametrize(("text", "tasks"), [("1_[0-9%2]", "0-9%2"), ("1_3", ""), ("1", ""), ("1_[1,3]", "1,3")])
 def test_the_pending_rest_of_an_array(text: str, tasks: str) -> None:
     assert parse_pending_tasks(text) == tasks
+
+
+RESERVATION = (
+    "ReservationName=maint 1 StartTime=1796086181 EndTime=1796089781 Duration=01:00:00 Nodes=node[1-2] NodeCnt=2 "
+    "CoreCnt=128 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=128 Users=root "
+    "Groups=(null) Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) MaxStartDelay=(null){}\n"
+)
+
+
+@pytest.mark.parametrize("comment", ["", " Comment=Nodes=node9 Flags=NONE", " Comment=two\nlines"])
+def test_a_reservation_is_read_whatever_its_comment_says(comment: str) -> None:
+    first, second = parse_reservations(RESERVATION.format(comment) + RESERVATION.format(""))
+    assert (first.name, first.node_list) == ("maint 1", "node[1-2]")
+    assert first.flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
+    assert first == second
+    assert first.starts_at == datetime(2026, 12, 1, 0, 49, 41, tzinfo=UTC)
+
+
+def test_no_reservations_are_none_and_what_cannot_be_read_is_an_error() -> None:
+    assert parse_reservations("No reservations in the system\n") == ()
+    assert parse_reservations(RESERVATION.format("").replace("node[1-2]", "(null)"))[0].node_list == ""
+    for text in ("", "scontrol: a word", RESERVATION.format("").replace("1796086181", "2026-12-01T00:49:41")):
+        with pytest.raises(CannotTell, match="cannot be read"):
+            parse_reservations(text)

@@ -15,7 +15,20 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "25.11"
 MARK = "\x1fc0ffee00\x1f"
 JOB = (
     *("7", "train", "alice", "RUNNING", "None", "fleetctl:r-1", "gpu", "acc", "n[1-2]", "2", "1796021153"),
-    *("1796021154", "1796107554", "1-00:00:00", "/home/a/x.sh", "/home/a", "(null)", "n3", "100", "gres:gpu:8", "7"),
+    *(
+        "1796021154",
+        "1796107554",
+        "1-00:00:00",
+        "/home/a/x.sh",
+        "/home/a",
+        "(null)",
+        "n3",
+        "100",
+        "gres:gpu:8",
+        "n1",
+        "",
+        "7",
+    ),
 )
 
 
@@ -36,7 +49,7 @@ def job_row(**changes: str) -> str:
         "end",
         "limit",
     ]
-    names += ["command", "workdir", "dependency", "excluded", "priority", "gres", "raw"]
+    names += ["command", "workdir", "dependency", "excluded", "priority", "gres", "host", "wckey", "raw"]
     return MARK.join({**dict(zip(names, JOB, strict=True)), **changes}.values()) + "\n"
 
 
@@ -48,6 +61,19 @@ def test_a_row_becomes_a_job() -> None:
     assert job.submit_time == datetime(2026, 11, 30, 6, 45, 53, tzinfo=UTC)
     assert job.end_time == datetime(2026, 12, 1, 6, 45, 54, tzinfo=UTC)
     assert (job.time_limit_s, job.node_count, job.priority, job.raw_id) == (86_400, 2, 100, 7)
+    assert (job.batch_host, job.restarts) == ("n1", None)
+
+
+def test_restarts_are_those_of_the_row_that_they_are_joined_to() -> None:
+    asked = rows.parse_restarts(MARK.join(("7", "2", "1796021153", "7")) + "\n", MARK)
+    (job,) = rows.parse_squeue(job_row(), MARK)
+    (moved,) = rows.parse_squeue(job_row(submit="1796021154"), MARK)  # a requeue rewrites the submit time
+    assert rows.with_restarts(job, asked).restarts == 2
+    assert rows.with_restarts(moved, asked).restarts is None
+
+
+def test_a_job_that_waits_has_no_batch_host() -> None:
+    assert rows.parse_squeue(job_row(host="n/a"), MARK)[0].batch_host == ""
 
 
 @pytest.mark.parametrize("comment", ["a\nb", "a\x1fb", "\n\n", "x\n7" + "\x1f" * 20 + "\n", "(null) ", "None", "\t|^;"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleetctl.errors import SlurmRefused, SlurmUnreachable
-from fleetctl.slurm import hosts
+from fleetctl.slurm import hosts, rows
 from fleetctl.slurm.allocation import Allocation, Step
 from fleetctl.slurm.commands import scrubbed
 from fleetctl.slurm.model import (
@@ -23,12 +23,14 @@ from fleetctl.slurm.model import (
     JobState,
     Node,
     Partition,
+    Reservation,
     SubmitAnswer,
     Unknown,
 )
 from fleetctl.slurm.port import Slurm
 from fleetctl.slurm.reasons import explain
 from fleetctl.slurm.wrap import Logged, Retrying
+from tests.unit.test_slurm_rows import MARK, job_row
 
 
 @dataclass
@@ -75,6 +77,18 @@ class Flaky:
 
     def jobs(self, *, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[Job, ...]:
         self._answer(f"jobs {user} {ids}")
+        return ()
+
+    def starts(self, *, user: str | None = None) -> tuple[Job, ...]:
+        self._answer(f"starts {user}")
+        return ()
+
+    def gpus(self, job: Job) -> int | None:
+        self._answer("gpus")
+        return 8
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        self._answer("reservations")
         return ()
 
     def history(self, *, since: datetime, user: str | None = None, ids: Sequence[JobId] = ()) -> tuple[JobRecord, ...]:
@@ -128,6 +142,15 @@ class Flaky:
     def start_now(self, job_id: JobId) -> None:
         self._answer("start_now")
 
+    def drain(self, node: str, reason: str) -> None:
+        self._answer("drain")
+
+    def down(self, node: str, reason: str) -> None:
+        self._answer("down")
+
+    def resume(self, node: str) -> None:
+        self._answer("resume")
+
     def kill_step(self, step_id: str) -> None:
         self._answer("kill_step")
 
@@ -139,17 +162,34 @@ def call(slurm: Slurm, verb: str) -> object:
         return slurm.set_excluded(JobId(1), "n1")  # type: ignore[func-returns-value]
     if verb in {"cancel", "allocation", "steps", "requeue", "requeue_ended", "start_now"}:
         return getattr(slurm, verb)(JobId(1))
+    if verb in {"drain", "down"}:
+        return getattr(slurm, verb)("n1", "why")
     if verb == "history":
         return slurm.history(since=datetime(2026, 1, 1, tzinfo=UTC), user="u", ids=(JobId(1),))
+    if verb == "gpus":
+        return slurm.gpus(rows.parse_squeue(job_row(), MARK)[0])
     if verb == "jobs":
         return slurm.jobs(user="u", ids=(JobId(1),))
-    named = verb in {"admin_level", "address", "kill_step", "endpoints"}
+    named = verb in {"admin_level", "address", "kill_step", "endpoints", "resume"}
     return getattr(slurm, verb)("x") if named else getattr(slurm, verb)()
 
 
-READS = ["ping", "jobs", "history", "nodes", "partitions", "config", "admin_level", "address"]
+READS = [
+    "ping",
+    "jobs",
+    "starts",
+    "reservations",
+    "gpus",
+    "history",
+    "nodes",
+    "partitions",
+    "config",
+    "admin_level",
+    "address",
+]
 READS += ["allocation", "steps", "endpoints"]
 ACTS = ["submit", "cancel", "requeue", "requeue_ended", "set_excluded", "start_now", "kill_step"]
+ACTS += ["drain", "down", "resume"]
 
 
 @pytest.mark.parametrize("verb", READS)

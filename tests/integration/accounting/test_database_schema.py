@@ -29,8 +29,8 @@ NEXT = '''"""One column more."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "HEAD"
 
 
 def upgrade():
@@ -42,7 +42,8 @@ def upgrade():
 def downgrade():
     op.drop_table("flags")
     op.drop_column("runs", "colour")
-'''
+'''.replace("HEAD", HEAD)
+NEXT_HEAD = "9999"
 
 
 @pytest.fixture
@@ -54,16 +55,16 @@ def engine(database: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def next_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """`next_release(text of its revision 0002)`: from now on this is a later fleetctl."""
+    """`next_release(text of its next revision)`: from now on this is a later fleetctl."""
 
     def become(revision_text: str) -> None:
         folder = tmp_path / "db"
         shutil.copytree(asset_dir("db"), folder)
-        (folder / "versions" / "0002_next.py").write_text(revision_text)
+        (folder / "versions" / f"{NEXT_HEAD}_next.py").write_text(revision_text)
         monkeypatch.setattr(schema, "asset_dir", lambda _: folder)
         for module in (schema, databases):
-            monkeypatch.setattr(module, "HEAD", "0002")
-            monkeypatch.setattr(module, "REVISIONS", ("0001", "0002"))
+            monkeypatch.setattr(module, "HEAD", NEXT_HEAD)
+            monkeypatch.setattr(module, "REVISIONS", (*REVISIONS, NEXT_HEAD))
 
     return become
 
@@ -177,10 +178,10 @@ def test_check_finds_rows_of_nobody_and_a_damaged_file(fresh_database: Callable[
 def test_an_upgrade_keeps_what_is_there(database: str, engine: Engine, next_release: Callable[[str], None]) -> None:
     a_run(engine)
     next_release(NEXT)
-    with pytest.raises(SchemaMismatch, match="is 0001, older than 0002") as caught:
+    with pytest.raises(SchemaMismatch, match=f"is {HEAD}, older than {NEXT_HEAD}") as caught:
         open_database(database_url({}, database))
     assert caught.value.remedy == "run `fleetctl db upgrade`"
-    assert upgrade(database).before == "0001"
+    assert upgrade(database).before == HEAD
     assert rows(database_url({}, database), "SELECT run_id, colour FROM runs") == [("r-1", "blue")]
     assert upgrade(database).backup is None  # the second one has nothing to do
 
@@ -192,7 +193,7 @@ def test_a_failing_upgrade_changes_nothing(database: str, engine: Engine, next_r
     with pytest.raises(Exception, match=r"(?i)not.null"):
         upgrade(database)
     assert tables(engine) == before
-    assert revision(engine) == "0001"
+    assert revision(engine) == HEAD
 
 
 def test_sqlite_is_copied_before_an_upgrade(
@@ -206,13 +207,13 @@ def test_sqlite_is_copied_before_an_upgrade(
     notes: list[str] = []
     done = upgrade(url, notes)
     engine.dispose()
-    backup = Path(f"{path}.0001-20260101T000000Z.backup")
+    backup = Path(f"{path}.{HEAD}-20260101T000000Z.backup")
     assert done.backup == str(backup)
     assert str(backup) in notes[0]
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert not [*path.parent.glob(f"{path.name}.*part*")]
     assert rows(f"sqlite:///{backup}", "SELECT run_id FROM runs") == [("r-1",)]
-    assert rows(f"sqlite:///{backup}", "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert rows(f"sqlite:///{backup}", "SELECT version_num FROM alembic_version") == [(HEAD,)]
 
 
 def test_a_copy_without_room_stops_the_upgrade(
@@ -228,7 +229,7 @@ def test_a_copy_without_room_stops_the_upgrade(
     with pytest.raises(DatabaseError, match="cannot be written: No space left on device"):
         upgrade(url)
     engine = connect(url)
-    assert revision(engine) == "0001"
+    assert revision(engine) == HEAD
     engine.dispose()
     path = Path(url.removeprefix("sqlite:///"))
     assert not [*path.parent.glob(f"{path.name}.*backup*")]
@@ -254,7 +255,7 @@ def test_no_upgrade_beside_a_sync(database: str, engine: Engine, next_release: C
     with hold(database) as holder:
         with pytest.raises(DatabaseBusy, match="another sync or upgrade"):
             upgrade(database)
-        assert revision(engine) == "0001"
+        assert revision(engine) == HEAD
         holder.communicate()
     upgrade(database)
-    assert revision(engine) == "0002"
+    assert revision(engine) == NEXT_HEAD

@@ -48,6 +48,7 @@ def _told(found: Merged) -> list[tuple[str, int]]:
         (Cause.OUT_OF_MEMORY, True),
         (Cause.LAUNCH, True),
         (Cause.STOPPED_EARLY, True),
+        (Cause.HANG, True),
         (Cause.UNKNOWN, True),
         (Cause.TIME_LIMIT, False),
         (Cause.DEADLINE, False),

@@ -152,12 +152,15 @@ def test_every_attempt_that_did_not_finish_is_an_interruption(store: Store) -> N
     folder = Folder(store).submitted().started("1.0", 10).ended("1.0", 100, "failed", 1)
     folder.started("1.1", 110).event(190, EventKind.NODE_LOST, attempt="1.1", node="n2", evidence="silent")
     folder.ended("1.1", 200, "node_lost", 137)
+    folder.started("1.2", 210).event(290, EventKind.HUNG, attempt="1.2", node="n2", phase="step")
+    folder.ended("1.2", 300, "hung", 137)
     folder.started("2.0", 400)  # died with its node
     folder.started("3.0", 700).event(790, EventKind.SAVE_ASKED, attempt="3.0", id="x", why="time limit")
     folder.ended("3.0", 800, "saved", 143).started("4.0", 1000).ended("4.0", 1100, "finished")
     assert ends(folder) == [
         ("1.0", 100_000, "failed", ["program"], 0),
         ("1.1", 200_000, "node_lost", ["node"], 0),
+        ("1.2", 300_000, "hung", ["hang"], 0),
         ("2.0", 700_000, "", ["unknown"], 0),
         ("3.0", 800_000, "saved", ["time_limit"], 0),
     ]
@@ -209,7 +212,8 @@ def test_a_cancelled_run_is_over_and_not_held(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "finished"), [("failed", 0), ("stopped_early", 0), ("saved", None), ("told", None), ("node_lost", None)]
+    ("ending", "finished"),
+    [("failed", 0), ("stopped_early", 0), ("saved", None), ("told", None), ("node_lost", None), ("hung", None)],
 )
 def test_an_end_is_final_only_where_nothing_follows_it(store: Store, ending: str, finished: int | None) -> None:
     status = 0 if ending == "stopped_early" else 1
@@ -243,12 +247,14 @@ def test_each_element_of_a_sweep_has_its_own_attempts(store: Store) -> None:
 def test_what_was_done_is_kept_in_order_with_who_and_why(store: Store) -> None:
     folder = Folder(store).submitted().started("1.0", 10)
     folder.event(50, EventKind.NODE_LOST, attempt="1.0", node="n2", evidence="silent for 20 s")
+    folder.event(55, EventKind.HUNG, attempt="1.0", node="", phase="save")
     folder.event(60, EventKind.REQUEUE, by="user ada", why="asked", attempts=1)
     told = [(row["sequence"], row["kind"], row["by"], row["why"]) for row in table(folder, "actions")]
     assert told == [
         (0, "intent", "", "fleetctl:x/1"),
         (1, "node_lost", "attempt 1.0", "n2: silent for 20 s"),
-        (2, "requeue", "user ada", "asked"),
+        (2, "hung", "attempt 1.0", ": save"),
+        (3, "requeue", "user ada", "asked"),
     ]
 
 

@@ -62,6 +62,12 @@ def test_a_requeue_that_the_head_asked_for_itself_comes_after_its_reason() -> No
         Ranked(Cause.NODE, "lost: its agent is silent", "n3"),
         Ranked(Cause.REQUEUED, "Slurm: REQUEUED, 0:0"),
     )
+    hung = Told(AT_MS, "hung", "hang in step", 137, hung_on="n3")
+    assert rank(hung, [requeued], (), ()) == (
+        Ranked(Cause.HANG, "hang in step", "n3"),
+        Ranked(Cause.REQUEUED, "Slurm: REQUEUED, 0:0"),
+    )
+    assert rank(Told(AT_MS, "hung", "hang in save", 137), (), (), ()) == (Ranked(Cause.HANG, "hang in save"),)
     given_back = Said("cancelled_by_user", "CANCELLED", 1000, 0, 15, "")
     assert causes(*rank(lost, [given_back], (), ())) == [Cause.NODE, Cause.CANCELLED_BY_USER]
     saved = Told(AT_MS, "saved", "", 143, (), "time limit")
@@ -118,9 +124,9 @@ def test_evidence_is_one_short_line() -> None:
 
 
 def test_every_check_that_may_close_a_node_blames_a_part() -> None:
-    from fleetctl.accounting.ranks import _PARTS, part_of
+    from fleetctl.accounting.ranks import PARTS, part_of
 
-    named = frozenset().union(*_PARTS.values())
+    named = frozenset().union(*PARTS.values())
     assert named <= CHECKS.keys(), "a check that is called otherwise now"
     assert part_of("edac") is Cause.HOST
     assert part_of("port_state") is Cause.NETWORK
