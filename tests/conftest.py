@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from typing import NoReturn
 import pytest
 
 _WORLDLY = {"integration", "faults", "bench", "real"}
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and so in all that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ReachedTheWorld(BaseException):

@@ -21,9 +21,9 @@ from fleetctl.recovery.read_wire import AskFindings, Failed, ToldFindings
 from fleetctl.recovery.seldom import CONTROLLER, MAINTENANCE, ask_seldom, with_gpus
 from fleetctl.recovery.sources import Sources
 from fleetctl.recovery.watch_runs import watch
-from fleetctl.rundir.history import last_attempts
 from fleetctl.slurm.model import Node
 from fleetctl.submission.decide_nodes import hosts
+from fleetctl.submission.decide_requeue import Phase, phase
 
 JOBS, NODES, FINDINGS, RUNS = "jobs", "nodes", "findings", "runs"
 _ALL_FINDINGS = timedelta(hours=1)  # clocks of file servers differ: so often every node's word is read again
@@ -112,8 +112,8 @@ def _read_findings(sources: Sources, seen: Seen, shared: str, at: datetime) -> S
 def _proved(sources: Sources, seen: Seen, runs: Iterable[RunSeen], nodes: Sequence[Node] | None) -> Seen:
     """With the nodes of watched runs that the site's fence command proves dead. It is asked again for each one that has
     been heard since."""
-    if nodes is None:
-        return seen
+    if nodes is None:  # one may have come back meanwhile
+        return replace(seen, dead=frozenset())
     silent = {node.name for node in nodes if "NOT_RESPONDING" in node.flags or node.base_state in _GONE}
     dead = seen.dead & silent
     asked = sorted((silent - dead) & _nodes_of(runs)) if silent - dead else []
@@ -121,15 +121,13 @@ def _proved(sources: Sources, seen: Seen, runs: Iterable[RunSeen], nodes: Sequen
 
 
 def _nodes_of(runs: Iterable[RunSeen]) -> frozenset[str]:
-    """The nodes that watched runs hold, or held last."""
-    lists = {job.node_list for run in runs for job in run.jobs or ()}
-    for run in runs:
-        if run.facts is not None and (newest := last_attempts(run.facts.history).get(run.task)) is not None:
-            lists.add(newest.nodes)
+    """The nodes that watched runs hold, by Slurm's word alone: a fence may switch off what is another's by now."""
+    rows = [job for run in runs for job in run.jobs or () if phase(job.state) is not Phase.ENDED]
+    lists = {job.node_list for job in rows}
     found: set[str] = set()
     for text in lists:
         try:
             found |= hosts(text)
-        except ValueError:  # a user's words
+        except ValueError:
             continue
     return frozenset(found)

@@ -11,7 +11,8 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
@@ -36,6 +37,7 @@ MOST_EVENT_BYTES = 16 << 20  # some 50,000 events
 MOST_SPEC_BYTES = 8 << 20
 MOST_FILES = 20_000  # of events, and of submissions
 _SMALL_BYTES = 1 << 20
+_FIRST_YEAR, _LAST_YEAR = 2000, 2200
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _EVENTS = re.compile(r".{1,200}\.jsonl")
@@ -151,6 +153,8 @@ def _look(here: int) -> _Seen:
         raise Foreign(NO_RECORD)
     if run.st_uid != uid:
         raise Foreign(f"its run.json belongs to uid {run.st_uid}, and its folder to uid {uid}")
+    if strangers := sorted("/".join(path) for path, one in found.items() if one.st_uid not in (uid, 0)):
+        raise Foreign(f"{strangers[0]} belongs to neither its owner nor root")
     events_bytes = sum(one.st_size for path, one in found.items() if path[0] == "events")
     if events_bytes > MOST_EVENT_BYTES:
         raise Foreign(f"its events have more than {MOST_EVENT_BYTES} bytes")
@@ -195,10 +199,21 @@ def _read(here: int, seen: _Seen, ask: AskRun, owner_name: NameOf) -> RunRead:
             raw = _json(_bytes(here, seen, path, _SMALL_BYTES))
             if raw is not None:
                 claims[int(path[1])] = claim_in(raw)
+    _check_times([record.created_at, *(one.time for one in events), *(one.time for one in claims.values())])
     history = add_up(record, tuple(events), claims)
     spec = _json(_bytes(here, seen, ("spec.json",), MOST_SPEC_BYTES))
     pasts = tuple(_pasts(events, history))
     return RunRead(owner, facts_in(spec, history), pasts, tuple(_lost(events, history)))
+
+
+def _check_times(times: Iterable[datetime]) -> None:
+    """Others compare and add to them.
+
+    :raises Foreign: one has no zone, or is of no time in which fleetctl wrote anything.
+    """
+    for at in times:
+        if at.utcoffset() is None or not _FIRST_YEAR <= at.astimezone(UTC).year <= _LAST_YEAR:
+            raise Foreign(f"it names a time that cannot be: {at.isoformat()}")
 
 
 def _pasts(events: Sequence[Event], history: History) -> Iterator[tuple[int | None, Past]]:

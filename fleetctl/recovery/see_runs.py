@@ -19,7 +19,7 @@ from fleetctl.slurm.model import Job
 from fleetctl.submission.decide_requeue import Phase, phase
 
 _FUTURE = "its pulse is of the future"
-_GONE = "No such file or directory"
+GONE = "No such file or directory"
 
 
 class Whose(Struct, frozen=True):
@@ -76,8 +76,10 @@ def all_watched(
     if read is None:
         return known
     if isinstance(told, Failed) or not told.state:
-        gone = isinstance(told, ToldRun) and told.trouble == _GONE and rows is not None and not rows
-        return replace(known, is_fresh=False, is_watched=not gone)
+        gone = isinstance(told, ToldRun) and told.trouble == GONE and rows is not None and not rows
+        if gone:  # should it come back, it is a new one
+            return replace(known, is_fresh=False, is_watched=False, read=None)
+        return replace(known, is_fresh=False)
     history = read.facts.history
     ours = history.cluster in ("", whose.cluster) and whose.user in (None, read.owner)
     over = rows is not None and all_over(history, rows, at - limits.look_back)

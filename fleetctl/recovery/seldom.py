@@ -7,7 +7,7 @@ GPUs. The first pass asks for both of the former, since nothing may be done befo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -23,6 +23,8 @@ MAINTENANCE, CONTROLLER = "maintenance", "controller"
 MOST_CALLS = 4  # of a pass
 _MAINT = frozenset({"MAINT"})
 _MOST_GPUS = 10_000  # starts of jobs that are remembered
+_LATE, _STALE = 2, 5  # times the usual distance: from then on it goes first; from then on it is not known
+_NOT_HEARD = "Slurm was not asked for long"
 
 Ask = Callable[[Sources, Seen], Seen]
 
@@ -37,11 +39,12 @@ def ask_seldom(sources: Sources, seen: Seen, runs: Sequence[RunSeen], at: dateti
     jobs = [] if due and _never_heard(seen) else list(_came_back(runs, seen))
     if seen.owes_records or away:
         due, jobs = [], []  # accounting's turn, or nobody's
-    if jobs:
-        return _ask_gpus(sources, seen, jobs[0])
-    for name in due if first else due[:1]:
-        seen = _ask(name, sources, seen, at)
-    return seen
+    if jobs and not any(_is_older(name, seen, at, _LATE * sources.limits.seldom) for name in due):
+        seen = _ask_gpus(sources, seen, jobs[0])
+    else:
+        for name in due if first else due[:1]:
+            seen = _ask(name, sources, seen, at)
+    return _forgotten(seen, at, sources.limits.seldom)
 
 
 def with_gpus(runs: Sequence[RunSeen], seen: Seen) -> tuple[RunSeen, ...]:
@@ -53,6 +56,20 @@ def _is_due(name: str, sources: Sources, seen: Seen, at: datetime) -> bool:
     asked = seen.asked_at.get(name)
     every = sources.limits.retry if name in seen.troubles else sources.limits.seldom
     return asked is None or not asked <= at < asked + every
+
+
+def _is_older(name: str, seen: Seen, at: datetime, age: timedelta) -> bool:
+    asked = seen.asked_at.get(name)
+    return asked is None or not asked <= at < asked + age
+
+
+def _forgotten(seen: Seen, at: datetime, seldom: timedelta) -> Seen:
+    """Without what has not been heard for long: nothing may be done by it any more."""
+    if seen.maintenance is not None and _is_older(MAINTENANCE, seen, at, _STALE * seldom):
+        seen = replace(seen, maintenance=None, troubles={**seen.troubles, MAINTENANCE: _NOT_HEARD})
+    if seen.controller_since is not None and _is_older(CONTROLLER, seen, at, _STALE * seldom):
+        seen = replace(seen, controller_since=None, troubles={**seen.troubles, CONTROLLER: _NOT_HEARD})
+    return seen
 
 
 def _never_heard(seen: Seen) -> bool:

@@ -10,13 +10,14 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fleetctl.recovery.bounded import words_of
 from fleetctl.recovery.find_runs import by_base, folder_of, of_task, rows_of, run_id_of, tasks_of
 from fleetctl.recovery.kept import Known, Limits, Seen
 from fleetctl.recovery.model import RunSeen
 from fleetctl.recovery.mounts import Question
 from fleetctl.recovery.read_run import NO_RECORD
 from fleetctl.recovery.read_wire import AskRun, AskRuns, Failed, ToldRun, ToldRuns
-from fleetctl.recovery.see_runs import Whose, all_watched, see, unseen
+from fleetctl.recovery.see_runs import GONE, Whose, all_watched, see, unseen
 from fleetctl.recovery.sources import Sources
 from fleetctl.rundir.model import RunKind
 from fleetctl.slurm.model import Job
@@ -55,15 +56,19 @@ def watch(sources: Sources, before: Seen, jobs: Sequence[Job] | None, at: dateti
     told: ToldOf = {}
     _ask(sources, rows, at, known, told, paths)
     _ask(sources, rows, at, known, told, [path for path in told if _has_more(path, known[path], told[path], rows)])
-    folders = _folders(known, rows, before.folders)
+    folders = _folders(known, rows, before.folders, is_listed=sources.root is not None)
     whose = Whose(sources.cluster, None if sources.root is None else sources.user)
     runs: list[RunSeen] = []
     for path, one in told.items():
         mine = rows.of(path, known[path])
-        heard = rows.by_base is not None and (bool(mine) or sources.hears_all)
-        known[path] = all_watched(known[path], one, mine if heard else None, whose, sources.limits, at)
-        if known[path].is_watched and folders.get(known[path].run_id, path) == path:
-            runs += _seen(sources, path, known[path], one, mine if heard else None, rows, at)
+        heard = mine if rows.by_base is not None and (mine or sources.hears_all) else None
+        try:
+            known[path] = all_watched(known[path], one, heard, whose, sources.limits, at)
+            if known[path].is_watched and folders.get(known[path].run_id, "" if known[path].read else path) == path:
+                runs += list(_seen(sources, path, known[path], one, heard, rows, at))
+        except Exception as error:  # noqa: BLE001 - what one run brings about costs that run alone
+            trouble = f"{path}: {words_of(error)}"
+            runs += unseen(path, known[path].run_id, sources.user, (None,), heard, trouble)
     nothing = jobs is None and sources.root is None and not runs
     watched = Watched(None if nothing or (trouble and not runs) else tuple(runs), trouble)
     return watched, replace(before, runs=_kept(sources, known), folders=folders)
@@ -83,7 +88,10 @@ def _paths(sources: Sources, known: dict[str, Known], rows: Rows, jobs: Sequence
     if sources.root is None:
         there = {path for job in jobs if (path := folder_of(job)) is not None}
     else:
-        there, trouble = _listed(sources, sources.root)
+        there, trouble = _listed(sources, sources.root, is_new=not known)
+    if rows.by_base is not None and not trouble:  # of what was never read, only the job or the listing told
+        for path in [path for path, one in known.items() if one.read is None and path not in there]:
+            del known[path]
     wanted = {path for path, one in known.items() if one.is_watched}
     for path in there:
         if path not in known:
@@ -94,12 +102,15 @@ def _paths(sources: Sources, known: dict[str, Known], rows: Rows, jobs: Sequence
     return sorted(wanted), trouble
 
 
-def _listed(sources: Sources, root: str) -> tuple[set[str], str]:
+def _listed(sources: Sources, root: str, *, is_new: bool) -> tuple[set[str], str]:
+    """The folders below the root, and why some may be missing. `is_new`: nothing was ever seen there, so that it may
+    not have been made yet; else it is away."""
     place = os.fsencode(f"{root}/-")  # what lies in it, not it, tells its mount
     ((told,),) = sources.readers.ask([Question(AskRuns(os.fsencode(root)), place)])
     if isinstance(told, ToldRuns):
         return {f"{root}/{name}" for name in told.names}, ""
-    return set(), f"{root}: {told.why if isinstance(told, Failed) else 'no answer'}"
+    why = told.why if isinstance(told, Failed) else "no answer"
+    return set(), "" if why == GONE and is_new else f"{root}: {why}"
 
 
 def _is_back(rows: Sequence[Job]) -> bool:
@@ -186,16 +197,25 @@ def _has_more(path: str, known: Known, told: ToldRun | Failed, rows: Rows) -> bo
     return bool(wanted) and wanted != (None,)
 
 
-def _folders(known: Mapping[str, Known], rows: Rows, before: Mapping[str, str]) -> Mapping[str, str]:
+def _folders(
+    known: Mapping[str, Known], rows: Rows, before: Mapping[str, str], *, is_listed: bool
+) -> Mapping[str, str]:
     """The folder of each run's id: the first that was known, else that of the oldest job. Anybody may name a folder so
-    as somebody else's is named."""
+    as somebody else's is named, or name somebody else's by a path of his own: a job of its owner must name it."""
     found = {run_id: path for run_id, path in before.items() if path in known and known[path].read is not None}
     read = [(path, one) for path, one in known.items() if one.read is not None and one.run_id not in found]
+    if not is_listed:
+        read = [(path, one) for path, one in read if _is_named(path, one, rows)]
     if len({one.run_id for _, one in read}) < len(read):
         read.sort(key=lambda pair: (min((job.raw_id for job in rows.of(*pair)), default=1 << 33), pair[0]))
     for path, one in read:
         found.setdefault(one.run_id, path)
     return found
+
+
+def _is_named(path: str, known: Known, rows: Rows) -> bool:
+    owner = known.read.owner if known.read is not None else ""
+    return any(job.user == owner and folder_of(job) == path for job in rows.by_run.get(known.run_id, ()))
 
 
 def _seen(
@@ -222,7 +242,8 @@ def _seen(
 def _kept(sources: Sources, known: Mapping[str, Known]) -> Mapping[str, Known]:
     """A daemon for all users finds a run again by its job; its own folder is listed in each pass, so that what is over
     must be remembered."""
-    return {path: one for path, one in known.items() if one.is_watched or sources.root is not None}
+    is_listed = sources.root is not None
+    return {path: one for path, one in known.items() if one.is_watched or (is_listed and one.read is not None)}
 
 
 __all__ = ["Rows", "Watched", "of_task", "watch"]

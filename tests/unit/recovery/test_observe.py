@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -320,8 +321,7 @@ class TestOperator:
     def test_a_folder_that_is_not_the_job_users_gives_no_run(self, scene: Scene) -> None:
         scene.slurm.jobs_said = [a_job(scene.run, "mallory")]
         runs, _ = self.look(scene.slurm)
-        assert runs["r-1"].user == ME
-        assert runs["r-1"].jobs == (), "mallory's job is not its job"
+        assert runs == {}, "only a job of its owner says where a run lies"
 
     def test_a_folder_that_says_to_be_another_users_is_unknown(self, scene: Scene, tmp_path: Path) -> None:
         forged = a_run(tmp_path / "forged", "r-9", "victim")
@@ -447,3 +447,81 @@ def test_what_accounting_cannot_have_yet_is_waited_for(scene: Scene) -> None:
     assert run.evidence is None
     (run,) = scene.evidence({"r-1": "1.0"}, 15).runs or ()
     assert run.evidence is not None
+
+
+class TestWhatOneUserCannotDoToOthers:
+    @pytest.mark.parametrize("time", ["2026-11-30T11:00:00", "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00"])
+    def test_a_time_that_cannot_be_costs_that_run_alone(self, scene: Scene, time: str) -> None:
+        other = a_run(scene.root, "r-2", ME)
+        line = {"time": time, "kind": "cancel", "submission": 1}
+        (other.path / "events" / "x.jsonl").write_text(json.dumps(line) + "\n")
+        runs = {run.key: run for run in scene.look().runs or ()}
+        assert runs["r-1"].facts is not None
+        assert (runs["r-2"].facts, runs["r-2"].trouble[:29]) == (None, "it names a time that cannot be"[:29])
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_a_strangers_events_are_not_believed(self, scene: Scene) -> None:
+        (scene.run.path / "events" / "x.jsonl").write_text("")
+        os.chown(scene.run.path / "events" / "x.jsonl", 12345, -1)
+        assert scene.one().facts is None
+
+    def test_jobs_that_come_back_all_the_time_do_not_hide_maintenance(self, scene: Scene) -> None:
+        scene.look()
+        calls: list[str] = []
+        for restarts in range(1, 40):
+            scene.slurm.jobs_said = [a_job(scene.run, ME, restarts=restarts)]
+            scene.look()
+            calls += scene.slurm.calls
+        assert calls.count("reservations") >= 5
+        assert calls.count("config") >= 5
+
+
+def test_a_root_that_is_away_is_not_empty_and_its_runs_are_seen_when_it_is_back(scene: Scene) -> None:
+    assert scene.one().facts is not None
+    away = scene.root.with_name("away")
+    scene.root.rename(away)
+    snapshot = scene.look()
+    assert all(run.facts is None for run in snapshot.runs or ())
+    assert "runs" in snapshot.failed
+    scene.slurm.jobs_said = []
+    scene.look()
+    away.rename(scene.root)
+    assert scene.one().facts is not None
+
+
+def test_a_root_that_was_not_made_yet_has_no_runs(tmp_path: Path) -> None:
+    slurm = SaidSlurm()
+    snapshot, _ = observe(sources(slurm, Here(), tmp_path / "none", ME), Seen(), AT)
+    assert (snapshot.runs, snapshot.failed) == ((), {})
+
+
+def test_maintenance_of_which_nothing_was_heard_for_long_is_not_known(scene: Scene) -> None:
+    assert scene.look().maintenance == ()
+    said, scene.slurm.jobs_said = scene.slurm.jobs_said, AWAY
+    for _ in range(12):
+        snapshot = scene.look()
+    assert (snapshot.maintenance, "maintenance" in snapshot.failed) == (None, True)
+    scene.slurm.jobs_said = said
+    scene.look()
+    assert scene.look().maintenance == ()
+
+
+def test_the_fence_is_asked_about_nodes_that_slurm_says_are_the_runs_alone(tmp_path: Path) -> None:
+    """A job that has ended holds none, whatever its record says: somebody else may use them by now."""
+    asked: list[list[str]] = []
+
+    def prove(nodes: Sequence[str]) -> frozenset[str]:
+        asked.append(list(nodes))
+        return frozenset()
+
+    slurm, root = SaidSlurm(), tmp_path / "runs"
+    run = a_run(root, "r-1", ME)
+    started(run)
+    slurm.nodes_said = (a_node("n1"), a_node("n2", "MIXED", "NOT_RESPONDING"))
+    there = sources(slurm, Here(), root, ME, prove_dead=prove)
+    slurm.jobs_said = [a_job(run, ME, "NODE_FAIL")]
+    observe(there, Seen(), AT)
+    assert asked == []
+    slurm.jobs_said = [a_job(run, ME)]
+    observe(there, Seen(), AT)
+    assert asked == [["n2"]]
