@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,6 @@ def numbered(steps: tuple[Step, ...]) -> list[Step]:
     return [step for step in steps if step.id.rpartition(".")[2].isdigit()]
 
 
-def _starts(slurm: Slurm, submit: Submitter, job_id: JobId) -> bool:
-    """Whether it runs, asked to start until it does: while Slurm still cleans up it says yes, and forgets it."""
-    if submit.base(job_id) is BaseState.PENDING:
-        with suppress(SlurmRefused):  # it began meanwhile
-            slurm.start_now(job_id)
-    return submit.base(job_id) is BaseState.RUNNING
-
-
 class ControlContract(Submits):
     """Inherit, and give the fixture `slurm`; the cluster has node1 to node4 and a BeginTime of some seconds."""
 
@@ -55,8 +46,6 @@ class ControlContract(Submits):
         assert (held.end_time - held.start_time).total_seconds() == 600
         slurm.requeue(job_id)
         assert slurm.allocation(job_id).restarts == 1  # at once
-        # Two queries make it: of a job that changes between them it is not known
-        until(lambda: [job.restarts for job in slurm.starts() if job.id == job_id] == [1])
         slurm.requeue(job_id)  # is no error, and does nothing
         until(lambda: submit.base(job_id) is BaseState.PENDING)
         held = slurm.allocation(job_id)
@@ -64,8 +53,10 @@ class ControlContract(Submits):
         assert held.gpus is None
         slurm.set_excluded(job_id, "node[1-2]")
         assert slurm.jobs(ids=[job_id])[0].excluded_nodes == "node[1-2]"
-        until(lambda: _starts(slurm, submit, job_id))
+        slurm.start_now(job_id)
+        until(lambda: submit.base(job_id) is BaseState.RUNNING)
         assert slurm.allocation(job_id).restarts == 1
+        until(lambda: [job.restarts for job in slurm.starts() if job.id == job_id] == [1])
 
     def test_begin_time_is_waited_for_unless_told_otherwise(self, slurm: Slurm, submit: Submitter) -> None:
         job_id = submit("--begin=now+1hour")
