@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fleetctl.recovery.bounded import words_of
-from fleetctl.recovery.find_runs import by_base, folder_of, of_task, rows_of, run_id_of, tasks_of
+from fleetctl.recovery.find_runs import by_base, folder_of, rows_of, run_id_of, tasks_of
 from fleetctl.recovery.kept import Known, Limits, Seen
 from fleetctl.recovery.model import RunSeen
 from fleetctl.recovery.mounts import Question
@@ -244,6 +244,3 @@ def _kept(sources: Sources, known: Mapping[str, Known]) -> Mapping[str, Known]:
     must be remembered."""
     is_listed = sources.root is not None
     return {path: one for path, one in known.items() if one.is_watched or (is_listed and one.read is not None)}
-
-
-__all__ = ["Rows", "Watched", "of_task", "watch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,16 +23,20 @@ from fleetctl.recovery.policy import Mode
 from fleetctl.render.steps import Style
 from fleetctl.rundir.model import EventKind
 from fleetctl.rundir.store import RunDir, Store
+from fleetctl.sandbox import cluster
 from fleetctl.sandbox.cluster import Sandbox
+from fleetctl.sandbox.model import SandboxConfig
 from fleetctl.slurm.connect import connect
 from fleetctl.slurm.model import AdminLevel
 from fleetctl.submission.decide import Policy
 from fleetctl.submission.plan import Scripts
 from fleetctl.submission.settle import Settler
 from fleetctl.submission.submit import Site
+from tests.integration.conftest import short_dir
 from tests.support import BIN, Cli, wait_until, write_spec
 
 CLOCK = SystemClock()
+Settings = tuple[tuple[str, str], ...]
 
 # It runs until `end` says with which status it ends.
 SPEC = """\
@@ -109,6 +114,17 @@ class Run:
         history = self.dir.history()
         facts = Facts(history, 1, may_restart=True, own_format=False, nodes=1, gpus=2)
         return RunSeen(key or self.run_id, self.run_id, None, history.record.user, str(self.dir.path), facts, None, ())
+
+
+@contextmanager
+def three_nodes(settings: Settings) -> Iterator[Sandbox]:
+    """A sandbox for the tests of one module, which leave it whole."""
+    directory = short_dir()
+    try:
+        yield cluster.up(SandboxConfig(nodes=3, gpus=2, settings=settings), directory, CLOCK)
+    finally:
+        cluster.down(directory, CLOCK)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def on_cluster(own: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,13 +20,10 @@ from fleetctl.recovery.model import Action, Deed, Outcome
 from fleetctl.recovery.order import Answer, Order
 from fleetctl.recovery.policy import Mode
 from fleetctl.recovery.wire import read, written
-from fleetctl.sandbox import cluster
 from fleetctl.sandbox.cluster import Sandbox
-from fleetctl.sandbox.model import SandboxConfig
 from tests.databases import FreshDatabase
-from tests.integration.conftest import short_dir
 from tests.integration.recovery.ledger import Daemon, HandClock, lapse
-from tests.integration.recovery.scene import CLOCK, Run, a_world, done, on_cluster
+from tests.integration.recovery.scene import CLOCK, Run, a_world, done, on_cluster, three_nodes
 from tests.support import ROOT, processes_with, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -37,12 +33,8 @@ KILL_THE_DAEMON = 'kill -KILL "$(ps -o ppid= -p "$PPID" | tr -d " ")"'  # its ch
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Sandbox]:
-    directory = short_dir()
-    try:
-        yield cluster.up(SandboxConfig(nodes=3, gpus=2, settings=QUICK), directory, CLOCK)
-    finally:
-        cluster.down(directory, CLOCK)
-        shutil.rmtree(directory, ignore_errors=True)
+    with three_nodes(QUICK) as started:
+        yield started
 
 
 @pytest.fixture

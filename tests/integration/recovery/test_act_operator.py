@@ -18,13 +18,12 @@ from fleetctl.recovery.model import Action, Deed, Done, Outcome
 from fleetctl.recovery.order import note_of
 from fleetctl.recovery.policy import Mode
 from fleetctl.rundir.words import word_in
-from fleetctl.sandbox import cluster
 from fleetctl.sandbox.cluster import Sandbox
 from fleetctl.sandbox.model import SandboxConfig
 from fleetctl.slurm.model import AdminLevel
 from tests.databases import FreshDatabase
 from tests.integration.conftest import MakeSandbox, short_dir
-from tests.integration.recovery.scene import CLOCK, Run, a_world, done, on_cluster
+from tests.integration.recovery.scene import Run, a_world, done, on_cluster, three_nodes
 from tests.support import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -35,12 +34,8 @@ PATIENT = (("SlurmdTimeout", "60"), ("MessageTimeout", "2"))
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Sandbox]:
     """Three nodes for the tests that break none."""
-    directory = short_dir()
-    try:
-        yield cluster.up(SandboxConfig(nodes=3, gpus=2, settings=QUICK), directory, CLOCK)
-    finally:
-        cluster.down(directory, CLOCK)
-        shutil.rmtree(directory, ignore_errors=True)
+    with three_nodes(QUICK) as started:
+        yield started
 
 
 @pytest.fixture

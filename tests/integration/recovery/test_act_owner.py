@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +16,10 @@ from fleetctl.recovery.model import Action, Deed, Outcome
 from fleetctl.recovery.order import note_of
 from fleetctl.rundir.history import BY_DAEMON
 from fleetctl.rundir.words import word_in
-from fleetctl.sandbox import cluster
 from fleetctl.sandbox.cluster import Sandbox
-from fleetctl.sandbox.model import SandboxConfig
 from fleetctl.slurm.hosts import fold
 from tests.databases import FreshDatabase
-from tests.integration.conftest import short_dir
-from tests.integration.recovery.scene import CLOCK, Run, a_world, done, on_cluster
+from tests.integration.recovery.scene import CLOCK, Run, a_world, done, on_cluster, three_nodes
 from tests.support import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -33,12 +29,8 @@ QUICK = (("MessageTimeout", "5"), ("AuthInfo", "cred_expire=5"), ("KillWait", "2
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Sandbox]:
     """Three nodes for the tests that break none."""
-    directory = short_dir()
-    try:
-        yield cluster.up(SandboxConfig(nodes=3, gpus=2, settings=QUICK), directory, CLOCK)
-    finally:
-        cluster.down(directory, CLOCK)
-        shutil.rmtree(directory, ignore_errors=True)
+    with three_nodes(QUICK) as started:
+        yield started
 
 
 @pytest.fixture
